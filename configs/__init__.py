@@ -1,0 +1,1 @@
+"""Settings schema, loader and presets."""

@@ -1,0 +1,1 @@
+"""The engine process: everything that touches torch or native code."""

@@ -1,0 +1,1 @@
+"""Checkpoints: finding, reading and dequantising them."""

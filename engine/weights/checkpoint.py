@@ -1,0 +1,43 @@
+"""What the model loader needs of a checkpoint, whichever file format it has."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Protocol
+
+if TYPE_CHECKING:
+    import torch
+
+    from engine.models.config import ModelConfig
+
+
+class ModelError(Exception):
+    """A model can't be served; the message tells the user why and names the file or tensor."""
+
+
+class Checkpoint(Protocol):
+    """A model's configuration and tensors, under Hugging Face's names and layouts.
+
+    Whatever a file format does to a tensor (quantise it, permute q and k for interleaved rope,
+    fold +1 into Gemma's norms) is undone by ``load``.
+    """
+
+    @property
+    def config(self) -> ModelConfig:
+        """The model's shape."""
+
+    @property
+    def names(self) -> frozenset[str]:
+        """Tensor names, like ``model.layers.0.self_attn.q_proj.weight``."""
+
+    def shape(self, name: str) -> tuple[int, ...]:
+        """Shape as Hugging Face has it, [out, in] for a projection. Reads no data."""
+
+    def nbytes(self, name: str) -> int:
+        """Bytes of the tensor in the file, for progress."""
+
+    def load(self, name: str, dtype: torch.dtype) -> torch.Tensor:
+        """The tensor, dequantised exactly, in ``dtype``.
+
+        Raises:
+            ModelError: the tensor is missing or its type is not supported.
+        """

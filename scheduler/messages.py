@@ -1,0 +1,98 @@
+"""Messages between the server and the engine process: MessagePack, one tagged union each way.
+
+On the socket every message is a 4-byte big-endian length and that many bytes. A closed socket
+means the other side is gone: the engine then exits, the server restarts the engine.
+"""
+
+from __future__ import annotations
+
+import msgspec
+
+from scheduler.types import ChoiceOutput, Request, RequestId
+
+
+class AddRequest(msgspec.Struct, frozen=True, tag="add"):
+    """Server to engine: serve this request. Answered by one terminal output for each choice."""
+
+    request: Request
+
+
+class AbortRequest(msgspec.Struct, frozen=True, tag="abort"):
+    """Server to engine: stop a request, or one choice of it. Unknown ids are ignored."""
+
+    request_id: RequestId
+    index: int | None = None
+
+
+ToEngine = AddRequest | AbortRequest
+
+
+class EngineFacts(msgspec.Struct, frozen=True, kw_only=True, tag="ready"):
+    """Engine to server: what was learnt by probing. The model is loaded and requests are served."""
+
+    model_name: str
+    """As the checkpoint names itself, for the ready line."""
+    family: str
+    dtype: str
+    """Compute type, ``float32`` or ``bfloat16``."""
+    device_name: str
+    vocab_size: int
+    context_length: int
+    """Most tokens, prompt and output together, one sequence may hold."""
+    eos_token_ids: tuple[int, ...]
+    page_size: int
+    """Tokens in a KV page."""
+    host_kv_pages: int
+    device_kv_pages: int
+    page_bytes: int
+    parameters: int
+    load_seconds: float
+
+
+class Loading(msgspec.Struct, frozen=True, kw_only=True, tag="loading"):
+    """Engine to server: the checkpoint was checked and is being loaded."""
+
+    tensors_done: int
+    tensors_total: int
+    bytes_done: int
+    bytes_total: int
+
+
+class LoadFailed(msgspec.Struct, frozen=True, tag="load_failed"):
+    """Engine to server: the model can't be served; the engine exits. The message is for the user."""
+
+    message: str
+
+
+class SchedulerStats(msgspec.Struct, frozen=True, kw_only=True):
+    """State after one iteration, for metrics. Totals count from the engine's start."""
+
+    sequences_running: int
+    sequences_waiting: int
+    sequences_prefilling: int
+    host_pages_used: int
+    host_pages_cached: int
+    preemptions_total: int
+    prefix_queries_total: int
+    """Prompt tokens looked up in the prefix index."""
+    prefix_hits_total: int
+    """Prompt tokens found there."""
+    iterations_total: int
+    prefill_tokens: int
+    """Prompt tokens computed in this iteration."""
+    decode_tokens: int
+    """Sequences that decoded in this iteration."""
+    iteration_seconds: float
+
+
+class IterationOutput(msgspec.Struct, frozen=True, tag="iteration"):
+    """Engine to server: everything one iteration produced (one message an iteration)."""
+
+    outputs: tuple[ChoiceOutput, ...]
+    stats: SchedulerStats
+
+
+FromEngine = EngineFacts | Loading | LoadFailed | IterationOutput
+
+MAX_MESSAGE_BYTES = 256 * 1024 * 1024
+"""A longer length prefix means a broken peer."""
