@@ -53,6 +53,8 @@ class SampledToken(msgspec.Struct, frozen=True, gc=False):
     sequence_id: SequenceId
     token_id: int
     logprobs: TokenLogprobs | None = None
+    error: str = ""
+    """Not empty: no token could be sampled (say, the logits were not finite); the sequence ends."""
 
 
 class IterationResult(msgspec.Struct, frozen=True, gc=False):

@@ -1,0 +1,85 @@
+"""One choice of one request on its way through the engine."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from scheduler.plan import SampleSpec
+from scheduler.prefix_index import Parent
+from scheduler.types import FinishReason, Request, SequenceId
+
+
+@dataclass(slots=True, eq=False)
+class Sequence:
+    """Tokens known, tokens computed, and the pages that hold their KV.
+
+    ``computed`` counts the leading tokens whose KV is in ``pages``. A sequence wants
+    ``len(tokens) - computed`` more: many for a new prompt or after preemption, one while it
+    decodes. There is no other state that says which phase it is in.
+    """
+
+    id: SequenceId
+    request: Request
+    index: int
+    arrival: int
+    tokens: list[int]
+    salt: str
+    computed: int = 0
+    pages: list[int] = field(default_factory=list)
+    indexed_pages: int = 0
+    """Leading pages that were offered to the prefix index."""
+    indexed_tail: Parent = ""
+    """The prefix those pages make; the salt while there are none."""
+    cached_tokens: int | None = None
+    """Prompt tokens found in the prefix cache at first admission."""
+    reported: bool = False
+    """Whether an output told the server ``cached_tokens``."""
+    in_flight: bool = False
+    """Part of a submitted plan: its pages are freed at commit, not before."""
+    aborted: bool = False
+    """To be ended at commit."""
+    followers: list[Sequence] = field(default_factory=list)
+    """The other choices of the request, until the prompt's pages can be shared."""
+
+    @property
+    def precedence(self) -> tuple[int, int, int]:
+        """Sort key: lower is served first and preempted last."""
+        return (self.request.priority, self.arrival, self.index)
+
+    @property
+    def prompt_length(self) -> int:
+        """Tokens of the prompt."""
+        return len(self.request.prompt_token_ids)
+
+    @property
+    def output_length(self) -> int:
+        """Tokens generated so far."""
+        return len(self.tokens) - self.prompt_length
+
+    @property
+    def remaining(self) -> int:
+        """Known tokens not yet computed."""
+        return len(self.tokens) - self.computed
+
+    def sample_spec(self) -> SampleSpec:
+        """How the token after the last known one is to be sampled."""
+        params = self.request.sampling
+        return SampleSpec(
+            params=params,
+            choice=self.index,
+            output_length=self.output_length,
+            prompt_length=self.prompt_length,
+            history=tuple(self.tokens) if params.needs_history else None,
+        )
+
+    def finish_reason(self, eos_token_ids: frozenset[int], context_length: int) -> FinishReason | None:
+        """Whether the last token ends the sequence, and why."""
+        params = self.request.sampling
+        last = self.tokens[-1]
+        if self.output_length >= params.min_tokens and (
+            last in params.stop_token_ids or (not params.ignore_eos and last in eos_token_ids)
+        ):
+            return FinishReason.STOP
+        if self.output_length >= params.max_tokens or len(self.tokens) >= context_length:
+            return FinishReason.LENGTH
+        return None
