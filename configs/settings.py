@@ -12,66 +12,88 @@ from typing import Annotated, Literal
 import msgspec
 from msgspec import Meta
 
+Text = Annotated[str, Meta(min_length=1)]
+Count = Annotated[int, Meta(ge=1)]
+Positive = Annotated[float, Meta(gt=0)]
+Seconds = Annotated[float, Meta(ge=0)]
+
 
 class Settings(msgspec.Struct, frozen=True, kw_only=True):
     """Options of ``tandem serve``. The description of a field is its ``--help`` text."""
 
     # -- model
     model: Annotated[
-        str,
-        Meta(description="Hugging Face directory, .gguf file, short name of an installed model package, or hub id"),
+        Text,
+        Meta(
+            description="Hugging Face directory, .gguf file, short name of an installed model package, "
+            "or hub id"
+        ),
     ] = "smollm2-135m-instruct"
     served_model_name: Annotated[
-        str | None, Meta(description="Name clients use; default: the model's short name")
+        Text | None, Meta(description="Name clients use; default: the model's short name")
     ] = None
     dtype: Annotated[
         Literal["auto", "float32", "bfloat16"],
         Meta(description="Compute type; auto takes bfloat16 where the CPU has it, else float32"),
     ] = "auto"
     max_model_len: Annotated[
-        int | None, Meta(ge=1, description="Context length; default: the model's own, if the KV pages hold it")
+        Count | None, Meta(description="Context length; default: the model's own, if the KV pages hold it")
     ] = None
     chat_template: Annotated[
-        str | None, Meta(description="File with a Jinja chat template to use instead of the model's")
+        Text | None, Meta(description="File with a Jinja chat template to use instead of the model's")
     ] = None
 
     # -- engine
     page_size: Annotated[int, Meta(ge=1, le=256, description="Tokens in a KV page")] = 16
     host_kv_pages: Annotated[
-        int | None, Meta(ge=1, description="KV pages in host memory; default: from host_kv_gib")
+        Count | None, Meta(description="KV pages in host memory; default: as many as --host-kv-gib holds")
     ] = None
     host_kv_gib: Annotated[
-        float | None,
-        Meta(gt=0, description="Host memory for KV pages in GiB; default: a quarter of what is free, 8 at most"),
+        Positive | None,
+        Meta(
+            description="Host memory for KV pages in GiB, where --host-kv-pages is not given; "
+            "default: a quarter of what is free, 8 at most"
+        ),
     ] = None
     max_batch_tokens: Annotated[
-        int, Meta(ge=1, description="Tokens computed in one iteration at most (prefill chunk included)")
+        Count, Meta(description="Tokens computed in one iteration at most (prefill chunk included)")
     ] = 512
-    max_running: Annotated[int, Meta(ge=1, description="Sequences running at once at most")] = 64
+    max_running: Annotated[Count, Meta(description="Sequences running at once at most")] = 64
     prefix_caching: Annotated[bool, Meta(description="Reuse KV pages of equal prompt prefixes")] = True
-    threads: Annotated[int | None, Meta(ge=1, description="CPU threads of the engine; default: the cores it may use")] = None
+    threads: Annotated[
+        Count | None, Meta(description="CPU threads of the engine; default: the cores it may use")
+    ] = None
 
     # -- HTTP
-    host: Annotated[str, Meta(description="Address to listen on")] = "127.0.0.1"
+    host: Annotated[Text, Meta(description="Address to listen on")] = "127.0.0.1"
     port: Annotated[int, Meta(ge=0, le=65535, description="Port to listen on; 0 takes a free one")] = 8000
     max_queue: Annotated[
-        int | None, Meta(ge=0, description="Requests that may wait; more get 503. Default: 4 * max_running")
+        Annotated[int, Meta(ge=0)] | None,
+        Meta(description="Requests that may wait; more get 503. Default: 4 * --max-running"),
     ] = None
-    max_body_mib: Annotated[float, Meta(gt=0, description="Largest request body in MiB; larger ones get 413")] = 8.0
+    max_body_mib: Annotated[
+        Positive, Meta(description="Largest request body in MiB; larger ones get 413")
+    ] = 8.0
     drain_timeout: Annotated[
-        float, Meta(ge=0, description="Seconds running requests may still take after SIGTERM")
+        Seconds, Meta(description="Seconds running requests may still take after SIGTERM")
     ] = 30.0
     write_timeout: Annotated[
-        float, Meta(gt=0, description="Seconds a client may refuse to read before its request is aborted")
+        Positive, Meta(description="Seconds a client may refuse to read before its request is aborted")
     ] = 60.0
     sse_keepalive: Annotated[
-        float, Meta(gt=0, description="Seconds without data after which a stream gets a comment line")
+        Positive, Meta(description="Seconds without data after which a stream gets a comment line")
     ] = 15.0
     engine_restarts: Annotated[
-        int, Meta(ge=0, description="Times a dead engine is restarted within ten minutes before the daemon gives up")
+        int,
+        Meta(ge=0, description="Restarts of a dead engine within ten minutes before the daemon gives up"),
     ] = 5
 
     # -- logs
     log_level: Annotated[
         Literal["debug", "info", "warning", "error"], Meta(description="Least severe message logged")
     ] = "info"
+
+    @property
+    def queue_limit(self) -> int:
+        """Requests that may wait for a place among the running ones."""
+        return 4 * self.max_running if self.max_queue is None else self.max_queue

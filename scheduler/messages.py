@@ -6,9 +6,35 @@ means the other side is gone: the engine then exits, the server restarts the eng
 
 from __future__ import annotations
 
+from typing import Literal
+
 import msgspec
 
 from scheduler.types import ChoiceOutput, Request, RequestId
+
+
+class Start(msgspec.Struct, frozen=True, kw_only=True, tag="start"):
+    """Server to engine, first and once: load this model. Fields not explained here are those of
+    ``configs.settings.Settings``; None asks the engine to choose by probing.
+
+    Answered by Loading messages and then EngineFacts, or by LoadFailed and the engine's exit.
+    """
+
+    model_kind: Literal["gguf", "huggingface"]
+    model_path: str
+    """Absolute; a file for ``gguf``, a directory for ``huggingface``."""
+    model_name: str
+    """Short name, where the checkpoint doesn't name itself."""
+    dtype: Literal["auto", "float32", "bfloat16"]
+    max_model_len: int | None
+    page_size: int
+    host_kv_pages: int | None
+    host_kv_gib: float | None
+    max_batch_tokens: int
+    max_running: int
+    prefix_caching: bool
+    threads: int | None
+    log_level: Literal["debug", "info", "warning", "error"]
 
 
 class AddRequest(msgspec.Struct, frozen=True, tag="add"):
@@ -24,7 +50,7 @@ class AbortRequest(msgspec.Struct, frozen=True, tag="abort"):
     index: int | None = None
 
 
-ToEngine = AddRequest | AbortRequest
+ToEngine = Start | AddRequest | AbortRequest
 
 
 class EngineFacts(msgspec.Struct, frozen=True, kw_only=True, tag="ready"):

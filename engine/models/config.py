@@ -35,6 +35,9 @@ class ModelConfig:
     rms_norm_eps: float
     rope_theta: float
     rope_scaling: RopeScaling | None = None
+    """Of full-attention layers; sliding layers with a ``local_rope_theta`` are never scaled."""
+    rope_frequency_factors: tuple[float, ...] | None = None
+    """GGUF's exact form of llama3 scaling: head_dim / 2 numbers that divide the inverse frequencies."""
     local_rope_theta: float | None = None
     """Rope base of the sliding layers where it differs (Gemma 3)."""
     sliding_window: int | None = None

@@ -1,0 +1,1 @@
+"""Measurements. Each script prints what it measured and how to repeat it."""

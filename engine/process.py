@@ -1,0 +1,48 @@
+"""The engine process: ``python -m engine.process FD``, FD being its end of a socket pair.
+
+Threads: the main thread runs the iteration loop and is the sole owner of scheduler and model; one
+thread reads the socket, one writes it (engine/connection.py); torch has its own pool.
+"""
+
+from __future__ import annotations
+
+import gc
+import logging
+import socket
+import sys
+
+from engine.clock import MonotonicClock
+from engine.connection import Connection
+from engine.loading import load_engine
+from engine.weights.checkpoint import ModelError
+from scheduler.iteration_loop import IterationLoop
+from scheduler.messages import LoadFailed
+from scheduler.scheduler import Scheduler
+
+
+def main(arguments: list[str]) -> int:
+    """Serve one server until it goes. Returns the exit code: 1 if the model can't be served."""
+    connection = Connection(socket.socket(fileno=int(arguments[0])))
+    try:
+        start = connection.receive_start()
+        logging.basicConfig(
+            level=start.log_level.upper(), format="%(asctime)s engine %(levelname)s %(message)s"
+        )
+        loaded = load_engine(start, connection.send)
+    except EOFError:
+        return 0
+    except ModelError as error:
+        connection.send(LoadFailed(str(error)))
+        connection.close()
+        return 1
+    # What was loaded lives as long as the process: the collector need not walk it again.
+    gc.collect()
+    gc.freeze()
+    connection.send(loaded.facts)
+    scheduler = Scheduler(loaded.limits)
+    IterationLoop(scheduler, loaded.executor, MonotonicClock(), connection, connection.send).run()
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -1,0 +1,1 @@
+"""The steps of choosing a token, each a pure function over one row of logits."""

@@ -1,0 +1,1 @@
+"""``tandem bench``: a load client for any server with the OpenAI interface."""

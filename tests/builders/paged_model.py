@@ -1,0 +1,88 @@
+"""Runs sequences through a model runner as the scheduler's plans would, page tables included."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+
+import torch
+from torch import Tensor
+
+from engine.attention.host import HostAttention
+from engine.batch import make_batch
+from engine.kv_storage import KVStorage
+from engine.model_loader import load_model
+from engine.model_runner import ModelRunner
+from engine.models.decoder import DecoderModel
+from engine.weights.huggingface_checkpoint import HuggingFaceCheckpoint
+from scheduler.plan import IterationPlan, SampleSpec, ScheduledSequence
+from scheduler.types import SamplingParams, SequenceId
+
+GREEDY = SampleSpec(
+    params=SamplingParams(max_tokens=1000, temperature=0.0, seed=0),
+    choice=0,
+    output_length=0,
+    prompt_length=1,
+    history=None,
+)
+
+
+def load_directory(directory: Path, dtype: torch.dtype = torch.float32) -> DecoderModel:
+    """A Hugging Face directory's model."""
+    return load_model(HuggingFaceCheckpoint(directory), dtype)
+
+
+class PagedModel:
+    """Remembers each sequence's tokens computed so far and its pages, taken at random."""
+
+    def __init__(self, model: DecoderModel, page_size: int = 16, num_pages: int = 64) -> None:
+        self.storage = KVStorage(model.config, num_pages, page_size, model.dtype)
+        # What a page holds before it is written must never be seen.
+        self.storage.pages.fill_(torch.nan)
+        self.runner = ModelRunner(model, self.storage, HostAttention(model.config, self.storage))
+        self._free = list(range(num_pages))
+        random.Random(page_size).shuffle(self._free)
+        self._lengths: dict[int, int] = {}
+        self._tables: dict[int, list[int]] = {}
+        self._iteration = 0
+
+    def schedule(
+        self, sequence_id: int, token_ids: list[int], sample: SampleSpec | None
+    ) -> ScheduledSequence:
+        """The sequence's next tokens, pages taken as needed."""
+        start = self._lengths.get(sequence_id, 0)
+        end = start + len(token_ids)
+        table = self._tables.setdefault(sequence_id, [])
+        while len(table) * self.storage.page_size < end:
+            table.append(self._free.pop())
+        self._lengths[sequence_id] = end
+        return ScheduledSequence(
+            sequence_id=SequenceId(sequence_id),
+            token_ids=tuple(token_ids),
+            start=start,
+            page_table=tuple(table),
+            sample=sample,
+        )
+
+    def plan(self, tokens: Mapping[int, list[int]], sample: SampleSpec | None = GREEDY) -> IterationPlan:
+        """One iteration: next tokens by sequence id."""
+        self._iteration += 1
+        scheduled = tuple(self.schedule(each, ids, sample) for each, ids in tokens.items())
+        return IterationPlan(self._iteration, scheduled)
+
+    def last_logits(self, tokens: Mapping[int, list[int]]) -> dict[int, Tensor]:
+        """Compute one iteration. For each sequence [vocab], the logits after its last token."""
+        logits = self.runner.run(make_batch(self.plan(tokens), self.storage.page_size))
+        return dict(zip(tokens, logits, strict=True))
+
+    def all_logits(self, token_ids: list[int]) -> Tensor:
+        """Compute the next tokens of sequence 0 in one iteration: [tokens, vocab]."""
+        batch = make_batch(self.plan({0: token_ids}), self.storage.page_size)
+        return self.runner.run(replace(batch, sample_rows=torch.arange(len(token_ids))))
+
+    def release(self, sequence_id: int) -> None:
+        """Give the sequence's pages back as they are, to be taken next."""
+        self._free.extend(self._tables.pop(sequence_id))
+        del self._lengths[sequence_id]
