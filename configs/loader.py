@@ -12,7 +12,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any, get_type_hints
+from typing import Any, cast, get_type_hints
 
 import msgspec
 from msgspec import inspect
@@ -69,8 +69,7 @@ class LoadedSettings:
 
 def options() -> tuple[Option, ...]:
     """Every option, in the order of Settings."""
-    described = inspect.type_info(Settings)
-    assert isinstance(described, inspect.StructType)
+    described = cast(inspect.StructType, inspect.type_info(Settings))
     return tuple(_option(field) for field in described.fields)
 
 
@@ -189,13 +188,13 @@ def _field_types() -> dict[str, Any]:
 
 
 def _option(field: inspect.Field) -> Option:
-    assert isinstance(field.type, inspect.Metadata) and field.type.extra_json_schema is not None
-    kind = field.type.type
+    described = cast(inspect.Metadata, field.type)
+    kind = described.type
     if isinstance(kind, inspect.UnionType):
         kind = next(member for member in kind.types if not isinstance(member, inspect.NoneType))
     return Option(
         name=field.name,
-        description=field.type.extra_json_schema["description"],
+        description=(described.extra_json_schema or {})["description"],
         allowed=_allowed(kind),
         default=field.default,
         choices=tuple(map(str, kind.values)) if isinstance(kind, inspect.LiteralType) else (),

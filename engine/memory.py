@@ -10,7 +10,7 @@ _MOST_BY_DEFAULT = 8 * GIB
 
 
 def free_host_bytes(proc: Path = Path("/proc"), cgroup: Path = Path("/sys/fs/cgroup")) -> int:
-    """Bytes that can be allocated without swapping: what the kernel estimates, or the container still allows."""
+    """Bytes that can be taken without swapping: what the kernel estimates, or the container still allows."""
     available = _meminfo_available(proc / "meminfo")
     limit = _read_int(cgroup / "memory.max")
     used = _read_int(cgroup / "memory.current")

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable
+from types import MappingProxyType
 
 from engine.models.config import ModelConfig
 from engine.weights.checkpoint import ModelError
 
-_LARGEST = {"num_layers": 1024, "vocab_size": 1 << 24, "num_heads": 4096, "head_dim": 4096}
+_LARGEST = MappingProxyType({"num_layers": 1024, "vocab_size": 1 << 24, "num_heads": 4096, "head_dim": 4096})
 """Far above any model; keeps a damaged file from claiming memory."""
 _POSITIVE = (
     "vocab_size", "hidden_size", "intermediate_size", "num_layers", "num_heads", "num_kv_heads",

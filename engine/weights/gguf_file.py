@@ -14,6 +14,7 @@ import struct
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from types import MappingProxyType
 from typing import NoReturn, TypeAlias
 
 from engine.weights.checkpoint import ModelError
@@ -25,9 +26,9 @@ _MAX_HEADER_BYTES = 64 << 20
 """Bounds the memory that a made-up header can claim; large vocabularies take 10 to 20 MiB."""
 _MAX_DIMENSIONS = 4
 _MAX_ARRAY_DEPTH = 4
-_SCALARS: Mapping[int, str] = {
+_SCALARS: Mapping[int, str] = MappingProxyType({
     0: "B", 1: "b", 2: "H", 3: "h", 4: "I", 5: "i", 6: "f", 7: "?", 10: "Q", 11: "q", 12: "d",
-}  # fmt: skip
+})  # fmt: skip
 _STRING = 8
 _ARRAY = 9
 

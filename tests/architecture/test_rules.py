@@ -26,7 +26,7 @@ MAY_IMPORT = {
     "server": {"server", "engine", "scheduler", "configs"},
 }
 IMPURE = {"time", "random", "secrets", "os", "threading", "asyncio", "socket", "subprocess", "datetime"}
-PROCESS_EDGES = {"engine.process", "server.lifecycle", "server.middleware"}
+PROCESS_EDGES = {"engine.process", "server.lifecycle", "server.http.middleware"}
 """Where the last resort may catch everything, to tell the other side before the process goes on or ends."""
 
 

@@ -70,9 +70,7 @@ class Daemon:
         text = httpx.get(self.url + "/metrics", timeout=10).text
         samples = [one for family in text_string_to_metric_families(text) for one in family.samples]
         assert any(one.name == name for one in samples), f"no metric {name}"
-        return sum(
-            one.value for one in samples if one.name == name and labels.items() <= one.labels.items()
-        )
+        return sum(one.value for one in samples if one.name == name and labels.items() <= one.labels.items())
 
     def wait_until_idle(self, seconds: float = 10) -> None:
         """Wait until no request runs and no page is held."""

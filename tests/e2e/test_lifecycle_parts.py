@@ -14,10 +14,10 @@ import pytest
 from configs.settings import Settings
 from engine.weights.source import ModelSource
 from scheduler.messages import Loading
+from server.daemon.listener import ListenError, bind, listen, url
+from server.daemon.loading_progress import LoadingProgress
+from server.daemon.stop_signals import StopSignals
 from server.lifecycle import start_message
-from server.listener import ListenError, bind, listen, url
-from server.loading_progress import LoadingProgress
-from server.stop_signals import StopSignals
 
 
 class Terminal(io.StringIO):

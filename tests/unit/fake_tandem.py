@@ -8,7 +8,7 @@ import time
 
 import uvicorn
 
-from server.bench.main import run
+from server.client.bench.main import run
 from tests.unit.fake_openai_server import Script
 
 

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from server.api_client import EventDecoder, RemoteError, api_root, first_model, read_chunk, refusal
+from server.client.api_client import EventDecoder, RemoteError, api_root, first_model, read_chunk, refusal
 
 STREAM = (
     b": ping\n\n"

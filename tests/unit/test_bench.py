@@ -9,10 +9,10 @@ from pathlib import Path
 
 import pytest
 
-from server.bench.load import closed_loop, open_loop
-from server.bench.main import run
-from server.bench.prompts import WORDS, random_text, words_for
-from server.bench.records import RequestRecord
+from server.client.bench.load import closed_loop, open_loop
+from server.client.bench.main import run
+from server.client.bench.prompts import WORDS, random_text, words_for
+from server.client.bench.records import RequestRecord
 from tests.unit.fake_openai_server import Script, serving, unused_url
 
 SHORT = ["--prompt-tokens", "20", "--output-tokens", "6"]

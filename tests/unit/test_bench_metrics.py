@@ -9,9 +9,16 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from server.bench.metrics import overlaps, percentile, prefill_rate, steady_decode_rate, summarise, token_gaps
-from server.bench.records import Frame, RequestRecord, frames_of, spread
-from server.bench.report import Report, to_json, to_text
+from server.client.bench.metrics import (
+    overlaps,
+    percentile,
+    prefill_rate,
+    steady_decode_rate,
+    summarise,
+    token_gaps,
+)
+from server.client.bench.records import Frame, RequestRecord, frames_of, spread
+from server.client.bench.report import Report, to_json, to_text
 
 
 def record(started: float, times: list[float], *, tokens: int = 1, **fields) -> RequestRecord:

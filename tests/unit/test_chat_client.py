@@ -9,7 +9,7 @@ import sys
 
 import pytest
 
-from server.chat_client import run
+from server.client.chat import run
 from tests.unit.fake_openai_server import Script, serving, unused_url
 
 

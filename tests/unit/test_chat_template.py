@@ -15,10 +15,10 @@ from transformers import PreTrainedTokenizerFast
 
 from engine.weights.checkpoint import ModelError
 from engine.weights.source import resolve
-from server.chat_template import ChatTemplate, ChatTemplateError, load_chat_template
-from server.content_format import content_format
-from server.template_environment import template_environment
-from server.tokenizer import Tokenizer, Vocabulary, load_tokenizer
+from server.text.chat_template import ChatTemplate, ChatTemplateError, load_chat_template
+from server.text.content_format import content_format
+from server.text.template_environment import template_environment
+from server.text.tokenizer import Tokenizer, Vocabulary, load_tokenizer
 from tests.builders import chat_templates as written
 
 SPECIAL = {"bos_token": "<bos>", "eos_token": "<eos>"}

@@ -7,8 +7,8 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from scheduler.types import TokenLogprobs
-from server.choice_text import ChoiceText, TextDelta
-from server.tokenizer import Vocabulary
+from server.text.choice_text import ChoiceText, TextDelta
+from server.text.tokenizer import Vocabulary
 from tests.builders.texts import CUTS, STEADY, cut, first_stop
 
 ALPHABET = st.sampled_from(["a", "b", "\n", "é", "漢", "👩‍👧", "\u202eא", "\ufffd"])

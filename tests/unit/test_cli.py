@@ -106,7 +106,7 @@ def test_print_config_starts_nothing(
 
 
 @pytest.mark.parametrize(
-    ("command", "module"), [("chat", "server.chat_client"), ("bench", "server.bench.main")]
+    ("command", "module"), [("chat", "server.client.chat"), ("bench", "server.client.bench.main")]
 )
 def test_other_commands_get_their_own_arguments(
     command: str, module: str, monkeypatch: pytest.MonkeyPatch

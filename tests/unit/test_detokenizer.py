@@ -5,8 +5,8 @@ from __future__ import annotations
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from server.detokenizer import IncrementalDetokenizer
-from server.tokenizer import Vocabulary
+from server.text.detokenizer import IncrementalDetokenizer
+from server.text.tokenizer import Vocabulary
 from tests.builders.texts import CUTS, STEADY, cut
 
 CHARACTERS = st.one_of(

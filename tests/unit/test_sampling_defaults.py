@@ -9,7 +9,7 @@ import pytest
 
 from engine.weights.checkpoint import ModelError
 from engine.weights.source import ModelSource
-from server.sampling_defaults import SamplingDefaults, load_sampling_defaults
+from server.text.sampling_defaults import SamplingDefaults, load_sampling_defaults
 
 
 def load(directory: Path, text: str) -> SamplingDefaults:

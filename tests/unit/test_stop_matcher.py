@@ -8,7 +8,7 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from server.stop_matcher import StopMatcher
+from server.text.stop_matcher import StopMatcher
 from tests.builders.texts import STEADY, first_stop
 
 LETTERS = "ab\n👩é"

@@ -10,8 +10,8 @@ import tokenizers
 from tokenizers import models, pre_tokenizers, trainers
 
 from engine.weights.checkpoint import ModelError
-from server.tokenizer.gguf import tokenizer_from_metadata
-from server.tokenizer.pre_tokenization import pre_tokenization
+from server.text.tokenizer.gguf import tokenizer_from_metadata
+from server.text.tokenizer.pre_tokenization import pre_tokenization
 from tests.builders.texts import corpus
 
 LLAMA3_REGEX = (

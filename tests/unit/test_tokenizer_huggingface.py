@@ -15,7 +15,7 @@ from transformers import AutoTokenizer
 
 from engine.weights.checkpoint import ModelError
 from engine.weights.source import ModelSource
-from server.tokenizer import Tokenizer, load_tokenizer
+from server.text.tokenizer import Tokenizer, load_tokenizer
 from tests.builders.texts import corpus
 
 
@@ -245,7 +245,8 @@ def test_other_kinds_of_decoder_are_refused(tmp_path: Path):
 
 
 def test_no_torch_is_loaded():
-    modules = "server.tokenizer, server.chat_template, server.choice_text, server.sampling_defaults"
+    names = ("tokenizer", "chat_template", "choice_text", "sampling_defaults")
+    modules = ", ".join(f"server.text.{name}" for name in names)
     code = f"import {modules}, sys; sys.exit(bool({{'torch', 'transformers', 'numpy'}} & set(sys.modules)))"
     root = Path(__file__).resolve().parents[2]
     subprocess.run([sys.executable, "-c", code], cwd=root, check=True, timeout=60)

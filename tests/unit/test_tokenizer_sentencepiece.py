@@ -12,9 +12,9 @@ from tokenizers import models, normalizers, trainers
 from transformers.tokenization_utils_base import generate_merges
 
 from engine.weights.checkpoint import ModelError
-from server.tokenizer import Tokenizer
-from server.tokenizer.gguf import tokenizer_from_metadata
-from server.tokenizer.sentencepiece_merges import merges_from_scores
+from server.text.tokenizer import Tokenizer
+from server.text.tokenizer.gguf import tokenizer_from_metadata
+from server.text.tokenizer.sentencepiece_merges import merges_from_scores
 from tests.builders.texts import corpus
 
 NORMAL, UNKNOWN, CONTROL, USER_DEFINED, BYTE = 1, 2, 3, 4, 6

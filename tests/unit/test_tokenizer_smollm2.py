@@ -10,7 +10,7 @@ from tokenizers import pre_tokenizers
 from transformers import AutoTokenizer
 
 from engine.weights.source import ModelSource, resolve
-from server.tokenizer import Tokenizer, UnencodableTextError, load_tokenizer
+from server.text.tokenizer import Tokenizer, UnencodableTextError, load_tokenizer
 from tests.builders.texts import corpus
 
 

@@ -1,0 +1,67 @@
+"""The HTTP surface as one ASGI application."""
+
+from __future__ import annotations
+
+from functools import partial
+
+from fastapi import FastAPI
+from starlette.exceptions import HTTPException
+from starlette.requests import Request
+from starlette.responses import Response
+
+from server.http.errors import ApiError, shorten
+from server.http.middleware import ExchangeMiddleware, exchange_of
+from server.http.openapi import describe
+from server.metrics.engine_metrics import EngineCollector
+from server.routes.generate import generation_router
+from server.routes.models import models_router
+from server.routes.operations import operations_router
+from server.services import Services
+
+__all__ = ["Services", "create_app"]
+
+DESCRIPTION = 'OpenAI-compatible. Null means "not given" for every optional field of a request.'
+
+
+def create_app(services: Services) -> FastAPI:
+    """The application over its services; call once for each ``Services``."""
+
+    app = FastAPI(
+        title="Tandem",
+        version=services.version,
+        description=DESCRIPTION,
+        docs_url=None,
+        redoc_url=None,
+        redirect_slashes=False,
+        exception_handlers={ApiError: _answer_error, HTTPException: _answer_http_error},
+    )
+    app.openapi = partial(describe, app)  # type: ignore[method-assign]
+    app.include_router(generation_router(services))
+    app.include_router(models_router(services))
+    app.include_router(operations_router(services))
+    app.add_middleware(ExchangeMiddleware, metrics=services.metrics, clock=services.clock)
+    services.metrics.registry.register(
+        EngineCollector(services.model_name, services.engine, services.live, services.engine_restarts)
+    )
+    return app
+
+
+async def _answer_error(_: Request, error: Exception) -> Response:
+    if not isinstance(error, ApiError):
+        raise error
+    return Response(error.body(), error.status, error.headers, "application/json")
+
+
+async def _answer_http_error(request: Request, error: Exception) -> Response:
+    """The framework's own refusals: no such path, no such method."""
+    if not isinstance(error, HTTPException):
+        raise error
+    path, method = shorten(exchange_of(request.scope).path), exchange_of(request.scope).method
+    if error.status_code == 405:
+        message = f"The method {shorten(method)} is not allowed for {path}."
+    else:
+        message = f"The path {path} does not exist on this server."
+    headers = dict(error.headers or {})
+    if "GET" in headers.get("Allow", ""):
+        headers["Allow"] += ", HEAD"
+    return await _answer_error(request, ApiError(error.status_code, message, code=None, headers=headers))

@@ -1,0 +1,172 @@
+"""The ``tandem`` command. Light on imports: help and errors come before anything heavy loads."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import NoReturn
+
+import server
+from configs.loader import (
+    CONFIG_VARIABLE,
+    LoadedSettings,
+    Option,
+    SettingsError,
+    describe,
+    load_settings,
+    nearest,
+    options,
+)
+
+USAGE_ERROR = 2
+
+OVERVIEW = """\
+usage: tandem COMMAND ...
+
+Tandem serves a language model with an OpenAI-compatible API, on machines with little or no GPU memory.
+
+commands:
+  serve [MODEL]   start the server
+  chat            talk to a running server
+  bench           measure a running server
+
+`tandem COMMAND --help` lists the options of a command, `tandem --version` prints the version.
+"""
+COMMANDS = ("serve", "chat", "bench")
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run one command; the installed ``tandem`` calls this without arguments.
+
+    Args:
+        arguments: What follows the program's name; default: of this process.
+
+    Returns:
+        The exit code: 0 done, 1 the command failed, 2 it was called wrongly.
+    """
+    argv = sys.argv[1:] if arguments is None else arguments
+    if not argv:
+        sys.stderr.write(OVERVIEW)
+        return USAGE_ERROR
+    command, rest = argv[0], argv[1:]
+    match command:
+        case "-h" | "--help":
+            sys.stdout.write(OVERVIEW)
+            return 0
+        case "-V" | "--version":
+            print(f"tandem {server.__version__}")
+            return 0
+        case "serve":
+            return _serve(rest)
+        case "chat":
+            from server.client import chat
+
+            return chat.run(rest)
+        case "bench":
+            from server.client.bench import main as bench
+
+            return bench.run(rest)
+        case _:
+            return _fail("tandem", f"unknown command {command}{nearest(command, COMMANDS)}")
+
+
+def _serve(argv: Sequence[str]) -> int:
+    try:
+        loaded, print_config = parse_serve_arguments(argv, os.environ)
+    except SettingsError as error:
+        return _fail("tandem serve", str(error))
+    if print_config:
+        print(describe(loaded))
+        return 0
+    from server.lifecycle import serve
+
+    return serve(loaded.settings)
+
+
+def parse_serve_arguments(argv: Sequence[str], environment: Mapping[str, str]) -> tuple[LoadedSettings, bool]:
+    """Settings from the command line and everything below it, and whether only to print them.
+
+    Raises:
+        SettingsError: an unknown option or a wrong value, in any of the sources.
+    """
+    parser = _serve_parser()
+    known, unknown = parser.parse_known_args(argv)
+    if unknown:
+        raise SettingsError(_unknown_argument(unknown[0]))
+    flags = vars(known)
+    config = flags.pop("config", None) or environment.get(CONFIG_VARIABLE)
+    print_config = flags.pop("print_config")
+    return load_settings(flags, environment, Path(config) if config else None), print_config
+
+
+class _Parser(argparse.ArgumentParser):
+    def error(self, message: str) -> NoReturn:
+        """Report like every other wrong setting, without a screen of usage."""
+        raise SettingsError(message.removeprefix("argument "))
+
+
+def _serve_parser() -> argparse.ArgumentParser:
+    parser = _Parser(
+        prog="tandem serve",
+        description="Start the server.",
+        epilog=f"Every option can also be set by an environment variable (--kv-pages: TANDEM_KV_PAGES) "
+        f"or in a YAML file (kv_pages: 100); flags win, then the environment, then the file named by "
+        f"--config or {CONFIG_VARIABLE}.",
+        allow_abbrev=False,
+        argument_default=argparse.SUPPRESS,
+    )
+    parser.add_argument("--config", metavar="FILE", help="YAML file with options")
+    parser.add_argument(
+        "--print-config",
+        action="store_true",
+        default=False,
+        help="print every value and its origin, then exit",
+    )
+    for option in options():
+        _add_option(parser, option)
+    return parser
+
+
+def _add_option(parser: argparse.ArgumentParser, option: Option) -> None:
+    shown = "" if option.default is None else f" (default: {_shown(option.default)})"
+    text = (option.description + shown).replace("%", "%%")
+    if option.name == "model":
+        parser.add_argument("model", metavar="MODEL", nargs="?", help=text)
+    elif option.is_boolean:
+        parser.add_argument(option.flag, dest=option.name, action=argparse.BooleanOptionalAction, help=text)
+    else:
+        metavar = (
+            "{" + ",".join(option.choices) + "}" if option.choices else option.name.split("_")[-1].upper()
+        )
+        parser.add_argument(option.flag, dest=option.name, metavar=metavar, help=text)
+
+
+def _shown(default: object) -> str:
+    return str(default).lower() if isinstance(default, bool) else str(default)
+
+
+def _unknown_argument(argument: str) -> str:
+    name = argument.split("=", 1)[0]
+    if name == "--model":
+        return "the model is given without a flag: tandem serve MODEL"
+    if not name.startswith("-"):
+        return f"unexpected argument {argument}; only one MODEL can be served"
+    return f"unknown flag {name}{nearest(name, _flags())}"
+
+
+def _flags() -> list[str]:
+    names = [option.flag for option in options() if option.name != "model"]
+    switches = [option.off_flag for option in options() if option.is_boolean]
+    return [*names, *switches, "--config", "--print-config", "--help"]
+
+
+def _fail(program: str, message: str) -> int:
+    print(f"{program}: {message}", file=sys.stderr)
+    return USAGE_ERROR
+
+
+if __name__ == "__main__":
+    sys.exit(main())

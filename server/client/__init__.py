@@ -1,0 +1,1 @@
+"""Tandem's own clients: ``tandem chat`` and ``tandem bench``."""

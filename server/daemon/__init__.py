@@ -1,0 +1,1 @@
+"""What surrounds the HTTP surface while the daemon runs: socket, signals, uvicorn, progress."""

@@ -1,0 +1,59 @@
+"""The server's socket: bound before anything slow starts, open for connections only later."""
+
+from __future__ import annotations
+
+import errno
+import socket
+
+BACKLOG = 2048
+
+
+class ListenError(Exception):
+    """The address can't be had; the message is for the user."""
+
+
+def bind(host: str, port: int) -> socket.socket:
+    """Take the address without accepting connections; IPv4 where ``host`` has both.
+
+    Raises:
+        ListenError: no such host, or the address is in use or not allowed.
+    """
+    try:
+        addresses = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
+    except (OSError, UnicodeError) as error:
+        raise ListenError(f"can't listen on {host}: no such address ({error})") from error
+    family, kind, protocol, _, address = min(addresses, key=lambda found: found[0] != socket.AF_INET)
+    sock = socket.socket(family, kind, protocol)
+    try:
+        # Without it the port stays taken for a minute after a restart.
+        sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        sock.bind(address)
+    except OSError as error:
+        sock.close()
+        raise _refusal(host, port, error) from error
+    return sock
+
+
+def listen(sock: socket.socket) -> None:
+    """Accept connections.
+
+    Raises:
+        ListenError: another process that had bound the address too was first.
+    """
+    try:
+        sock.listen(BACKLOG)
+    except OSError as error:
+        host, port = sock.getsockname()[:2]
+        raise _refusal(host, port, error) from error
+
+
+def url(host: str, sock: socket.socket) -> str:
+    """Where clients find the server, with the port that was really taken."""
+    shown = f"[{host}]" if ":" in host else host
+    return f"http://{shown}:{sock.getsockname()[1]}"
+
+
+def _refusal(host: str, port: int, error: OSError) -> ListenError:
+    if error.errno == errno.EADDRINUSE:
+        return ListenError(f"port {port} on {host} is in use; choose another with --port")
+    return ListenError(f"can't listen on {host} port {port}: {error.strerror}")

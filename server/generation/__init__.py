@@ -1,0 +1,1 @@
+"""One generation request, from messages to the pieces of its answer."""

@@ -1,0 +1,118 @@
+"""The response to a generation request: runs it and writes what it makes, streamed or whole."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextlib import AbstractAsyncContextManager
+from typing import Any
+
+import msgspec
+from starlette.responses import Response
+from starlette.types import Receive, Scope, Send
+
+from server.generation.formats import ChatFormat, CompletionFormat, Format, usage_json
+from server.generation.job import GenerationJob
+from server.generation.running import ChoiceDelta, Generation, running
+from server.http.body import ClientDisconnected
+from server.http.errors import ApiError
+from server.http.middleware import exchange_of
+from server.http.streaming import (
+    SSE_HEADERS,
+    ClientStalled,
+    EventStream,
+    EventWriter,
+    drop_connection,
+    error_frames,
+    send_events,
+    until_disconnect,
+)
+from server.metrics.request_record import RequestRecord
+from server.services import Services
+from server.text.tokenizer import TokenTable
+
+
+class GenerationResponse(Response):
+    """Admits a job when it is called, so that a refusal still has its own status.
+
+    Args:
+        job: what to generate.
+        services: what to generate it with.
+        make_format: ``ChatFormat`` or ``CompletionFormat``.
+    """
+
+    def __init__(
+        self,
+        job: GenerationJob,
+        services: Services,
+        make_format: Callable[[GenerationJob, TokenTable], Format],
+    ) -> None:
+        super().__init__()
+        self._job = job
+        self._services = services
+        self._format = make_format(job, services.tokenizer)
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Run the job; stop it at once when the client goes or does not read."""
+        settings = self._services.settings
+        writer = EventWriter(send, settings.write_timeout)
+        respond = self._stream if self._job.stream else self._whole
+        try:
+            await until_disconnect(receive, respond(scope, writer))
+        except ClientDisconnected:
+            exchange_of(scope).notes["client"] = "gone"
+        except ClientStalled:
+            exchange_of(scope).notes["client"] = "stalled"
+            await drop_connection(scope, receive)
+
+    async def _stream(self, scope: Scope, writer: EventWriter) -> None:
+        events = EventStream(self._format, include_usage=self._job.include_usage)
+        try:
+            async with self._running(scope) as generation:
+                await writer.start({**SSE_HEADERS, **self._job.headers})
+                await send_events(generation, events, writer, self._services.settings.sse_keepalive)
+        except ApiError as error:
+            if not writer.started:
+                raise
+            await writer.write(error_frames(error), last=True)
+
+    async def _whole(self, scope: Scope, writer: EventWriter) -> None:
+        deltas: list[list[ChoiceDelta]] = [[] for _ in range(self._job.n * len(self._job.requests))]
+        async with self._running(scope) as generation:
+            while not generation.finished:
+                for delta in await generation.next_deltas():
+                    deltas[delta.index].append(delta)
+        body = msgspec.json.encode(self._response(deltas, generation))
+        length = str(len(body))
+        await writer.start(
+            {"content-type": "application/json", "content-length": length, **self._job.headers}
+        )
+        await writer.write(body, last=True)
+
+    def _running(self, scope: Scope) -> AbstractAsyncContextManager[Generation]:
+        services = self._services
+        record = RequestRecord(
+            services.metrics,
+            services.live,
+            services.clock,
+            exchange_of(scope),
+            self._job.endpoint,
+            self._job.stream,
+        )
+        return running(services.engine, self._job, services.tokenizer, record)
+
+    def _response(self, deltas: list[list[ChoiceDelta]], generation: Generation) -> dict[str, Any]:
+        return {
+            **self._format.envelope(chunk=False),
+            "choices": [self._format.choice(index, parts) for index, parts in enumerate(deltas)],
+            "usage": usage_json(generation.usage),
+        }
+
+
+def chat_response(job: GenerationJob, services: Services) -> GenerationResponse:
+    """The response to a chat request."""
+    return GenerationResponse(job, services, ChatFormat)
+
+
+def completion_response(job: GenerationJob, services: Services) -> GenerationResponse:
+    """The response to a completion request."""
+    return GenerationResponse(job, services, CompletionFormat)

@@ -1,0 +1,270 @@
+"""One admitted request while it runs: from the engine's batches of tokens to pieces of text.
+
+Whichever way it ends, everything still running is aborted and the metrics hear of it exactly once.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterable, AsyncIterator, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+
+from scheduler.types import ChoiceOutput, FinishReason, Request, TokenLogprobs
+from server.engine_client.protocol import (
+    EngineClient,
+    EngineDied,
+    EngineState,
+    EngineUnavailable,
+    QueueFull,
+)
+from server.generation.job import GenerationJob
+from server.http.errors import ApiError, engine_error, engine_unavailable, queue_full
+from server.metrics.request_record import RequestRecord
+from server.text.choice_text import ChoiceText
+from server.text.tokenizer import TokenTable
+
+Batch = tuple[ChoiceOutput, ...]
+Arrival = tuple[int, Batch | Exception | None]
+"""Prompt index, and what its stream brought: a batch, its failure, or None at its end."""
+
+
+@dataclass(frozen=True, slots=True)
+class ChoiceDelta:
+    """What one batch added to the visible part of one choice."""
+
+    index: int
+    """Over all prompts: prompt index * n + choice."""
+    text: str = ""
+    logprobs: tuple[TokenLogprobs, ...] = ()
+    """Of exactly the tokens whose text this is, if they were asked for."""
+    text_offsets: tuple[int, ...] = ()
+    """Where each of these tokens begins in the choice's text, in characters."""
+    finish_reason: FinishReason | None = None
+    """Set once, in the choice's last delta: stop or length."""
+
+
+@dataclass(frozen=True, slots=True)
+class Usage:
+    """Token counts of a request. Each prompt counts once, however many choices it has."""
+
+    prompt_tokens: int
+    completion_tokens: int
+    cached_tokens: int
+
+
+class Choice:
+    """One choice while it is generated."""
+
+    def __init__(self, index: int, text: ChoiceText, include_stop: bool) -> None:
+        self.index = index
+        self.finish_reason: FinishReason | None = None
+        self.completion_tokens = 0
+        self.cached_tokens: int | None = None
+        self._text = text
+        self._include_stop = include_stop
+
+    def feed(self, output: ChoiceOutput) -> ChoiceDelta:
+        """Add an output of the engine; what comes after a stop string is dropped."""
+        if self.cached_tokens is None:
+            self.cached_tokens = output.cached_tokens
+        reason = output.finish_reason
+        # The token that ended the sequence is counted and is no text, like a stop string.
+        ender = reason is FinishReason.STOP and not self._include_stop
+        shown = len(output.token_ids) - ender
+        delta = self._text.feed(output.token_ids[:shown], output.logprobs[:shown])
+        pieces = [delta]
+        if delta.stopped:
+            self.completion_tokens = self._text.completion_tokens
+            reason = FinishReason.STOP
+        else:
+            self.completion_tokens += len(output.token_ids)
+            if reason is not None:
+                pieces.append(self._text.finish())
+        self.finish_reason = reason
+        return ChoiceDelta(
+            self.index,
+            "".join([piece.text for piece in pieces]),
+            tuple(entry for piece in pieces for entry in piece.logprobs),
+            tuple(offset for piece in pieces for offset in piece.text_offsets),
+            reason,
+        )
+
+
+class Generation:
+    """The choices of one HTTP request, in the order that the engine makes progress on them."""
+
+    def __init__(
+        self, engine: EngineClient, job: GenerationJob, tokens: TokenTable, record: RequestRecord
+    ) -> None:
+        self._engine = engine
+        self._job = job
+        self._record = record
+        self._arrivals: asyncio.Queue[Arrival] = asyncio.Queue(maxsize=len(job.requests))
+        self.choices = [
+            Choice(index, job.text.for_choice(tokens), job.text.include_stop)
+            for index in range(job.n * len(job.requests))
+        ]
+
+    @property
+    def finished(self) -> bool:
+        """Whether every choice has its finish reason."""
+        return all(choice.finish_reason is not None for choice in self.choices)
+
+    @property
+    def reason(self) -> FinishReason:
+        """Of the whole request: length if any choice was cut there."""
+        reasons = {choice.finish_reason for choice in self.choices}
+        return FinishReason.LENGTH if FinishReason.LENGTH in reasons else FinishReason.STOP
+
+    @property
+    def usage(self) -> Usage:
+        """Token counts so far."""
+        n = self._job.n
+        by_prompt = [self.choices[start : start + n] for start in range(0, len(self.choices), n)]
+        return Usage(
+            prompt_tokens=self._job.prompt_tokens,
+            completion_tokens=sum(choice.completion_tokens for choice in self.choices),
+            cached_tokens=sum(map(_cached_tokens, by_prompt)),
+        )
+
+    async def next_deltas(self) -> list[ChoiceDelta]:
+        """Wait for the engine's next batch, and take what else has come by then.
+
+        Loses nothing when it is cancelled.
+
+        Raises:
+            ApiError: the engine died, or could not finish a choice.
+        """
+        arrivals = [await self._arrivals.get()]
+        while not self._arrivals.empty():
+            arrivals.append(self._arrivals.get_nowait())
+        return [delta for prompt, brought in arrivals for delta in self._take(prompt, brought)]
+
+    async def pump(self, prompt: int, stream: AsyncIterable[Batch]) -> None:
+        """Bring one prompt's batches to the queue; the stream itself merges what a slow client leaves."""
+        withdrawn, ending = False, None
+        try:
+            async for batch in stream:
+                await self._arrivals.put((prompt, batch))
+        except EngineDied as error:
+            ending = error
+        except asyncio.CancelledError:
+            withdrawn = True
+            raise
+        finally:
+            # Also after a fault in the stream itself: nobody may wait for what will not come.
+            if not withdrawn:
+                await self._arrivals.put((prompt, ending))
+
+    def _take(self, prompt: int, brought: Batch | Exception | None) -> list[ChoiceDelta]:
+        n = self._job.n
+        if brought is None:
+            if all(choice.finish_reason for choice in self.choices[prompt * n : (prompt + 1) * n]):
+                return []
+            raise engine_error("The engine ended the request early.")
+        if isinstance(brought, Exception):
+            raise engine_error("The engine failed while it was serving this request.")
+        return [
+            self._feed(self.choices[prompt * n + output.index], prompt, output)
+            for output in brought
+            if self.choices[prompt * n + output.index].finish_reason is None
+        ]
+
+    def _feed(self, choice: Choice, prompt: int, output: ChoiceOutput) -> ChoiceDelta:
+        if output.finish_reason in (FinishReason.ERROR, FinishReason.ABORT):
+            raise self._failure(output)
+        if output.token_ids and all(other.cached_tokens is None for other in self._siblings(prompt)):
+            tokens = len(self._job.requests[prompt].prompt_token_ids)
+            self._record.prompt_computed(tokens, output.cached_tokens)
+        before = choice.completion_tokens
+        delta = choice.feed(output)
+        self._record.tokens_generated(choice.index, choice.completion_tokens - before)
+        if delta.finish_reason is not None:
+            self._record.choice_finished(delta.finish_reason.value)
+            if output.finish_reason is None:
+                self._engine.abort(output.request_id, output.index)
+        return delta
+
+    def _siblings(self, prompt: int) -> list[Choice]:
+        return self.choices[prompt * self._job.n : (prompt + 1) * self._job.n]
+
+    def _failure(self, output: ChoiceOutput) -> ApiError:
+        if self._engine.state is EngineState.DRAINING:
+            return engine_unavailable(EngineUnavailable(EngineState.DRAINING, 1.0))
+        return engine_error(output.error or "The engine withdrew the request.")
+
+
+@asynccontextmanager
+async def running(
+    engine: EngineClient, job: GenerationJob, tokens: TokenTable, record: RequestRecord
+) -> AsyncIterator[Generation]:
+    """Hand a job to the engine and see it through to its end. An empty one needs no engine.
+
+    Leaving the context aborts what is unfinished: at once when the client has gone.
+
+    Raises:
+        ApiError: the engine takes no requests now, or the queue is full; nothing was admitted then.
+    """
+    try:
+        streams = [_nothing(r) for r in job.requests] if job.empty else _submit_all(engine, job.requests)
+    except ApiError as error:
+        record.metrics.rejected(error.rejection).inc()
+        raise
+    generation = Generation(engine, job, tokens, record)
+    pumps = [asyncio.create_task(generation.pump(*numbered)) for numbered in enumerate(streams)]
+    record.admitted()
+    ending = FinishReason.ABORT
+    try:
+        yield generation
+    except ApiError:
+        ending = FinishReason.ERROR
+        raise
+    finally:
+        if generation.finished:
+            ending = generation.reason
+        _withdraw(engine, job, generation, pumps, record, ending)
+
+
+async def _nothing(request: Request) -> AsyncIterator[Batch]:
+    """What an engine would say if it were asked for no tokens."""
+    yield tuple(
+        ChoiceOutput(request_id=request.request_id, index=index, finish_reason=FinishReason.LENGTH)
+        for index in range(request.n)
+    )
+
+
+def _withdraw(
+    engine: EngineClient,
+    job: GenerationJob,
+    generation: Generation,
+    pumps: Sequence[asyncio.Task[None]],
+    record: RequestRecord,
+    ending: FinishReason,
+) -> None:
+    for pump in pumps:
+        pump.cancel()
+    unfinished = [choice for choice in generation.choices if choice.finish_reason is None]
+    for prompt in sorted({choice.index // job.n for choice in unfinished}):
+        engine.abort(job.requests[prompt].request_id)
+    for _ in unfinished:
+        record.choice_finished(ending.value)
+    record.finished(ending.value)
+
+
+def _submit_all(engine: EngineClient, requests: Sequence[Request]) -> list[AsyncIterable[Batch]]:
+    """All prompts or none."""
+    streams: list[AsyncIterable[Batch]] = []
+    try:
+        for request in requests:
+            streams.append(engine.submit(request))
+    except (EngineUnavailable, QueueFull) as error:
+        for request in requests[: len(streams)]:
+            engine.abort(request.request_id)
+        raise queue_full(error) if isinstance(error, QueueFull) else engine_unavailable(error) from None
+    return streams
+
+
+def _cached_tokens(choices: Sequence[Choice]) -> int:
+    """Of one prompt: of its choices only the first to run computes it, the others find it cached."""
+    return min((choice.cached_tokens for choice in choices if choice.cached_tokens is not None), default=0)

@@ -1,0 +1,1 @@
+"""HTTP itself: bodies, errors, headers, server-sent events."""

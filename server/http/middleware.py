@@ -1,0 +1,143 @@
+"""The outermost layer of every HTTP request: its id, its clock, its log line and its last resort.
+
+Pure ASGI: Starlette's BaseHTTPMiddleware hides disconnects and copies every chunk of a stream.
+"""
+
+from __future__ import annotations
+
+import logging
+import re
+import time
+import uuid
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+from starlette.datastructures import Headers, MutableHeaders
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from server.http.errors import ApiError, internal_error
+from server.metrics.registry import Metrics
+
+REQUEST_ID = re.compile(r"[A-Za-z0-9._-]{1,128}")
+METHODS = frozenset({"DELETE", "GET", "HEAD", "OPTIONS", "PATCH", "POST", "PUT"})
+PROBES = frozenset({"/health", "/ready", "/metrics"})
+"""Asked every few seconds; logged at debug level only."""
+
+logger = logging.getLogger("server.access")
+
+
+@dataclass(slots=True)
+class Exchange:
+    """One HTTP request and its response, for everyone who handles it. In ``scope["exchange"]``."""
+
+    request_id: str
+    method: str
+    path: str
+    arrived_at: float
+    """Monotonic seconds."""
+    status: int | None = None
+    """None until the response has started."""
+    notes: dict[str, Any] = field(default_factory=dict)
+    """What handlers add to the log line."""
+
+
+class ExchangeMiddleware:
+    """Surrounds every request with an ``Exchange``; answers HEAD and trailing slashes like GET without.
+
+    Args:
+        app: the application.
+        metrics: told of each request.
+        clock: monotonic seconds.
+    """
+
+    def __init__(self, app: ASGIApp, metrics: Metrics, clock: Callable[[], float] = time.monotonic) -> None:
+        self._app = app
+        self._metrics = metrics
+        self._clock = clock
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Handle one connection scope; only HTTP ones are surrounded."""
+        if scope["type"] != "http":
+            await self._app(scope, receive, send)
+            return
+        exchange = self._begin(scope)
+        scope = _as_routed(scope, exchange)
+        respond = self._responder(exchange, send)
+        try:
+            await self._app(scope, receive, respond)
+        except Exception:  # the process edge: whatever it is, the client gets an answer
+            logger.exception("fault while handling request %s", exchange.request_id)
+            if exchange.status is not None:
+                raise
+            await send_error(internal_error(), respond)
+        finally:
+            self._end(exchange, _endpoint(scope))
+
+    def _begin(self, scope: Scope) -> Exchange:
+        given = Headers(scope=scope).get("x-request-id", "")
+        request_id = given if REQUEST_ID.fullmatch(given) else uuid.uuid4().hex
+        self._metrics.http_in_flight.inc()
+        return Exchange(request_id, scope["method"], scope["path"], self._clock())
+
+    def _responder(self, exchange: Exchange, send: Send) -> Send:
+        head = exchange.method == "HEAD"
+
+        async def respond(message: Message) -> None:
+            if message["type"] == "http.response.start":
+                exchange.status = message["status"]
+                headers = MutableHeaders(scope=message)
+                headers["X-Request-Id"] = exchange.request_id
+                headers["openai-processing-ms"] = f"{1000 * (self._clock() - exchange.arrived_at):.0f}"
+            elif head:
+                message = {**message, "body": b""}
+            await send(message)
+
+        return respond
+
+    def _end(self, exchange: Exchange, endpoint: str) -> None:
+        seconds = self._clock() - exchange.arrived_at
+        method = exchange.method if exchange.method in METHODS else "other"
+        status = "none" if exchange.status is None else str(exchange.status)
+        self._metrics.http_in_flight.dec()
+        self._metrics.http_requests.labels(endpoint, method, status).inc()
+        self._metrics.http_seconds.labels(endpoint, method, status).observe(seconds)
+        level = logging.DEBUG if exchange.path in PROBES else logging.INFO
+        if logger.isEnabledFor(level):
+            notes = "".join(f" {name}={value}" for name, value in exchange.notes.items())
+            path = exchange.path.encode("unicode_escape").decode()[:200]
+            line = f"{method} {path} {status} {1000 * seconds:.0f}ms id={exchange.request_id}{notes}"
+            logger.log(level, "%s", line)
+
+
+async def send_error(error: ApiError, send: Send) -> None:
+    """Answer with an error object."""
+    body = error.body()
+    headers = {"content-type": "application/json", "content-length": str(len(body)), **error.headers}
+    raw = [(name.lower().encode(), value.encode()) for name, value in headers.items()]
+    await send({"type": "http.response.start", "status": error.status, "headers": raw})
+    await send({"type": "http.response.body", "body": body})
+
+
+def exchange_of(scope: Scope) -> Exchange:
+    """The exchange that a request belongs to."""
+    exchange = scope["exchange"]
+    if not isinstance(exchange, Exchange):
+        raise TypeError("the request did not come through ExchangeMiddleware")
+    return exchange
+
+
+def _as_routed(scope: Scope, exchange: Exchange) -> Scope:
+    """A copy, because the HTTP server goes on using its own scope."""
+    routed = {**scope, "exchange": exchange}
+    if scope["method"] == "HEAD":
+        routed["method"] = "GET"
+    if len(scope["path"]) > 1:
+        routed["path"] = scope["path"].rstrip("/") or "/"
+    return routed
+
+
+def _endpoint(scope: Scope) -> str:
+    """The route's template, or ``other``: paths that clients invent are no label values."""
+    path = getattr(scope.get("route"), "path", None)
+    return path if isinstance(path, str) else "other"

@@ -1,0 +1,60 @@
+"""uvicorn's HTTP/1 protocol with three things put right.
+
+* A response of unknown length to an HTTP/1.0 client is ended by closing the connection. uvicorn sends
+  chunks, which HTTP/1.0 does not have (RFC 9112, section 6.3).
+* A request that is no HTTP gets OpenAI's error object, not plain text.
+* The application can drop a connection whose client does not read: closing it would wait for the client.
+"""
+
+from __future__ import annotations
+
+from uvicorn._types import ASGI3Application, ASGIReceiveCallable, ASGISendCallable, ASGISendEvent, Scope
+from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResponseCycle
+
+from server.http.errors import bad_request
+
+DROP_CONNECTION = "tandem.drop_connection"
+"""ASGI extension: ``scope["extensions"][DROP_CONNECTION]["now"]()`` closes the connection at once."""
+
+
+class HttpProtocol(HttpToolsProtocol):
+    """To be given to ``uvicorn.Config`` as ``http``."""
+
+    def send_400_response(self, msg: str) -> None:
+        """Answer what can't be parsed."""
+        body = bad_request("The request is not valid HTTP.", "invalid_http").body()
+        head = (
+            "HTTP/1.1 400 Bad Request\r\ncontent-type: application/json\r\n"
+            f"content-length: {len(body)}\r\nconnection: close\r\n\r\n"
+        )
+        self.transport.write(head.encode() + body)
+        self.transport.close()
+
+    def _start_asgi_task(self, cycle: RequestResponseCycle, app: ASGI3Application) -> None:
+        cycle.scope["extensions"] = {DROP_CONNECTION: {"now": cycle.transport.abort}}
+        if cycle.scope["http_version"] == "1.0":
+            app = _close_delimited(app, cycle)
+        super()._start_asgi_task(cycle, app)
+
+
+def _close_delimited(app: ASGI3Application, cycle: RequestResponseCycle) -> ASGI3Application:
+    """An app whose responses without a length go out as plain bytes until the connection closes."""
+
+    async def adapted(scope: Scope, receive: ASGIReceiveCallable, send: ASGISendCallable) -> None:
+        undelimited = False
+
+        async def send_plain(event: ASGISendEvent) -> None:
+            nonlocal undelimited
+            if event["type"] == "http.response.start":
+                names = [name.lower() for name, _ in event.get("headers", ())]
+                undelimited = b"content-length" not in names
+                if undelimited:
+                    cycle.chunked_encoding = False
+            elif event["type"] == "http.response.body" and undelimited:
+                # uvicorn refuses bytes beyond the declared length: declare these.
+                cycle.expected_content_length = len(event.get("body", b""))
+            await send(event)
+
+        await app(scope, receive, send_plain)
+
+    return adapted

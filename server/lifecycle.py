@@ -1,0 +1,221 @@
+"""The life of ``tandem serve``: find the model, start the engine, open the port, drain, end.
+
+The port is bound first and opened once the engine has found the checkpoint good, so that whatever is
+wrong with the command is one line and an exit code, and what takes long is a 503 with Retry-After.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import signal
+import socket
+import sys
+from pathlib import Path
+
+import uvloop
+
+import server
+from configs.settings import Settings
+from engine.weights.checkpoint import ModelError
+from engine.weights.source import ModelSource, resolve
+from scheduler.messages import EngineFacts, Start
+from server.app import create_app
+from server.daemon.http_server import HttpServer
+from server.daemon.listener import ListenError, bind, listen, url
+from server.daemon.loading_progress import LoadingProgress
+from server.daemon.stop_signals import StopSignals
+from server.engine_client.client import EngineFailed, SupervisedEngineClient
+from server.engine_client.process import ENGINE_MODULE
+from server.metrics.registry import Metrics
+from server.services import Services
+from server.text.chat_template import ChatTemplate, load_chat_template
+from server.text.sampling_defaults import SamplingDefaults, load_sampling_defaults
+from server.text.tokenizer import Tokenizer, load_tokenizer
+
+FAILURE, USAGE_ERROR = 1, 2
+INTERRUPTED = 128 + signal.SIGINT
+
+logger = logging.getLogger(__name__)
+
+
+def serve(settings: Settings, engine_module: str = ENGINE_MODULE) -> int:
+    """Run the daemon until it is told to stop.
+
+    Returns:
+        The exit code: 0 after an orderly end, 1 where there is no model or no engine to serve it, 2
+        where the address can't be had, 128 and the signal's number where a second signal cut it short.
+    """
+    configure_logging(settings.log_level)
+    try:
+        # The port first: finding the model may be a download.
+        with bind(settings.host, settings.port) as listener:
+            source = resolve(settings.model)
+            with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+                return runner.run(_Daemon(settings, source, listener, engine_module).run())
+    except (ModelError, EngineFailed) as error:
+        return _fail(error, FAILURE)
+    except ListenError as error:
+        return _fail(error, USAGE_ERROR)
+    except KeyboardInterrupt:
+        return INTERRUPTED
+
+
+def configure_logging(level: str) -> None:
+    """One line a message on standard error; of the libraries only what is wrong."""
+    logging.basicConfig(format="%(asctime)s %(levelname)s %(name)s: %(message)s", force=True)
+    for name in ("server", "engine", "scheduler", "configs"):
+        logging.getLogger(name).setLevel(level.upper())
+
+
+def start_message(settings: Settings, source: ModelSource) -> Start:
+    """What the engine is to do."""
+    return Start(
+        model_kind=source.kind,
+        model_path=str(source.path.absolute()),
+        model_name=source.short_name,
+        dtype=settings.dtype,
+        max_model_len=settings.max_model_len,
+        page_size=settings.page_size,
+        host_kv_pages=settings.host_kv_pages,
+        host_kv_gib=settings.host_kv_gib,
+        max_batch_tokens=settings.max_batch_tokens,
+        max_running=settings.max_running,
+        prefix_caching=settings.prefix_caching,
+        threads=settings.threads,
+        log_level=settings.log_level,
+    )
+
+
+def ready_line(where: str, model_name: str, facts: EngineFacts) -> str:
+    """What the user was waiting for: the URL, the model, and how much context the pages hold."""
+    tiers = [("host", facts.host_kv_pages), ("device", facts.device_kv_pages)]
+    pages = ", ".join(
+        f"{tier} {count} KV pages ({count * facts.page_size:,} tokens)" for tier, count in tiers
+    )
+    return (
+        f"Ready on {where} with {model_name} ({facts.family}, {facts.parameters / 1e6:.0f}M parameters, "
+        f"{facts.dtype} on {facts.device_name}, loaded in {facts.load_seconds:.1f} s); {pages}"
+    )
+
+
+class _Daemon:
+    """One run of the server inside the event loop."""
+
+    def __init__(
+        self, settings: Settings, source: ModelSource, listener: socket.socket, engine_module: str
+    ) -> None:
+        self._settings = settings
+        self._source = source
+        self._listener = listener
+        self._model_name = settings.served_model_name or source.short_name
+        self._metrics = Metrics(self._model_name)
+        self._engine = SupervisedEngineClient(
+            start_message(settings, source),
+            queue_limit=settings.queue_limit,
+            restart_limit=settings.engine_restarts,
+            module=engine_module,
+            on_loading=LoadingProgress(source.short_name, sys.stderr).update,
+            on_iteration=self._metrics.observe_iteration,
+        )
+        self._http: HttpServer | None = None
+
+    async def run(self) -> int:
+        """Until a signal or a failure.
+
+        Raises:
+            ModelError: the tokenizer or chat template can't be used.
+            EngineFailed: the engine can't load the model, or died too often.
+            ListenError: the port was taken meanwhile.
+        """
+        with StopSignals() as signals:
+            supervising = asyncio.create_task(self._engine.supervise())
+            serving = asyncio.create_task(self._serve())
+            stopping = asyncio.create_task(signals.first())
+            working = (supervising, serving)
+            try:
+                await asyncio.wait({*working, stopping}, return_when=asyncio.FIRST_COMPLETED)
+                if stopping.done():
+                    return await self._end(serving, signals)
+                return await self._fail(supervising, serving)
+            finally:
+                await _cancel(supervising, serving, stopping)
+
+    async def _fail(self, supervising: asyncio.Task[None], serving: asyncio.Task[None]) -> int:
+        """Raise what ended one of the two tasks."""
+        if serving.done():
+            serving.result()
+        await self._close(serving)
+        supervising.result()
+        return FAILURE
+
+    async def _serve(self) -> None:
+        tokenizer, template, defaults = await asyncio.to_thread(_load_text, self._settings, self._source)
+        await self._engine.wait_until_checked()
+        services = Services(
+            settings=self._settings,
+            model_name=self._model_name,
+            engine=self._engine,
+            tokenizer=tokenizer,
+            chat_template=template,
+            sampling_defaults=defaults,
+            metrics=self._metrics,
+            engine_restarts=lambda: self._engine.restarts,
+            version=server.__version__,
+        )
+        listen(self._listener)
+        logger.info("listening on %s", url(self._settings.host, self._listener))
+        self._http = HttpServer(create_app(services), self._listener)
+        announcing = asyncio.create_task(self._announce())
+        try:
+            await self._http.run_until_closed()
+        finally:
+            await _cancel(announcing)
+
+    async def _announce(self) -> None:
+        await self._engine.wait_until_ready()
+        if self._engine.facts is not None:
+            where = url(self._settings.host, self._listener)
+            print(ready_line(where, self._model_name, self._engine.facts), flush=True)
+
+    async def _end(self, serving: asyncio.Task[None], signals: StopSignals) -> int:
+        draining = asyncio.create_task(self._drain(serving))
+        forced = asyncio.create_task(signals.second())
+        try:
+            await asyncio.wait({draining, forced}, return_when=asyncio.FIRST_COMPLETED)
+            return forced.result() if forced.done() else draining.result()
+        finally:
+            await _cancel(draining, forced)
+
+    async def _drain(self, serving: asyncio.Task[None]) -> int:
+        limit = self._settings.drain_timeout
+        logger.info("draining: no new requests, %g seconds for those that run", limit)
+        self._engine.drain()
+        if not await self._engine.wait_until_idle(limit):
+            cut = self._engine.end_all("The server is shutting down.")
+            logger.warning("%d requests did not end in time", cut)
+        await self._close(serving)
+        return 0
+
+    async def _close(self, serving: asyncio.Task[None]) -> None:
+        """Close the port and let responses reach their clients."""
+        if self._http is not None:
+            self._http.close()
+            await asyncio.wait({serving})
+
+
+def _load_text(settings: Settings, source: ModelSource) -> tuple[Tokenizer, ChatTemplate, SamplingDefaults]:
+    tokenizer = load_tokenizer(source)
+    override = Path(settings.chat_template) if settings.chat_template else None
+    return tokenizer, load_chat_template(tokenizer, override), load_sampling_defaults(source)
+
+
+async def _cancel(*tasks: asyncio.Task[None] | asyncio.Task[int]) -> None:
+    for task in tasks:
+        task.cancel()
+    await asyncio.gather(*tasks, return_exceptions=True)
+
+
+def _fail(error: Exception, code: int) -> int:
+    print(f"tandem serve: {error}", file=sys.stderr)
+    return code

@@ -1,0 +1,96 @@
+"""The figures of one admitted request: the only way a request's tokens and times reach the metrics."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+from server.http.middleware import Exchange
+from server.metrics.engine_metrics import LiveRequests
+from server.metrics.registry import Metrics
+
+
+@dataclass(slots=True)
+class RequestRecord:
+    """Follows a request from its admission to its single ending. Times are monotonic seconds."""
+
+    metrics: Metrics
+    live: LiveRequests
+    clock: Callable[[], float]
+    exchange: Exchange
+    endpoint: str
+    streaming: bool
+    prompt_tokens: int = 0
+    cached_tokens: int = 0
+    generated_tokens: int = 0
+    first_token_at: float | None = None
+    last_token_at: dict[int, float] = field(default_factory=dict)
+    """By choice."""
+    tokens: dict[int, int] = field(default_factory=dict)
+    """Generated, by choice."""
+
+    def admitted(self) -> None:
+        """The engine has taken the request."""
+        self.live.without_output += 1
+
+    def prompt_computed(self, tokens: int, cached: int) -> None:
+        """The first output of one prompt came: so many tokens, so many of them from the prefix cache."""
+        self.prompt_tokens += tokens
+        self.cached_tokens += cached
+        self.metrics.prompt_tokens().inc(tokens)
+        self.metrics.cached_tokens().inc(cached)
+
+    def tokens_generated(self, choice: int, count: int) -> None:
+        """A choice got ``count`` more tokens; several that came together share the time since the last."""
+        if not count:
+            return
+        now = self.clock()
+        if self.first_token_at is None:
+            self._first_token(now)
+        previous = self.last_token_at.get(choice)
+        if previous is not None:
+            latency = self.metrics.inter_token_latency()
+            for _ in range(count):
+                latency.observe((now - previous) / count)
+        self.last_token_at[choice] = now
+        self.tokens[choice] = self.tokens.get(choice, 0) + count
+        self.generated_tokens += count
+        self.metrics.generation_tokens().inc(count)
+
+    def choice_finished(self, reason: str) -> None:
+        """One choice ended."""
+        self.metrics.choices(reason).inc()
+
+    def finished(self, reason: str) -> None:
+        """The request ended, whichever way."""
+        if self.first_token_at is None:
+            self.live.without_output -= 1
+        else:
+            self.live.with_output -= 1
+            self._observe_pace(self.first_token_at)
+        metrics = self.metrics
+        metrics.finished(self.endpoint, reason).inc()
+        metrics.latency().observe(self.clock() - self.exchange.arrived_at)
+        metrics.request_prompt_tokens().observe(self.prompt_tokens)
+        metrics.request_generation_tokens().observe(self.generated_tokens)
+        self._note(reason)
+
+    def _first_token(self, now: float) -> None:
+        self.first_token_at = now
+        self.live.without_output -= 1
+        self.live.with_output += 1
+        streaming = "true" if self.streaming else "false"
+        self.metrics.time_to_first_token(streaming).observe(now - self.exchange.arrived_at)
+
+    def _observe_pace(self, first: float) -> None:
+        longest = max(self.tokens.values())
+        if longest > 1:
+            seconds = max(self.last_token_at.values()) - first
+            self.metrics.time_per_output_token().observe(seconds / (longest - 1))
+
+    def _note(self, reason: str) -> None:
+        notes = self.exchange.notes
+        notes |= {"prompt": self.prompt_tokens, "cached": self.cached_tokens, "output": self.generated_tokens}
+        if self.first_token_at is not None:
+            notes["ttft"] = f"{1000 * (self.first_token_at - self.exchange.arrived_at):.0f}ms"
+        notes["reason"] = reason

@@ -1,0 +1,53 @@
+"""Everything the HTTP surface works with, made by the lifecycle and never changed afterwards."""
+
+from __future__ import annotations
+
+import secrets
+import time
+from collections.abc import Callable
+from concurrent.futures import Executor, ThreadPoolExecutor
+from dataclasses import dataclass, field
+
+from configs.settings import Settings
+from server.engine_client.protocol import EngineClient
+from server.metrics.engine_metrics import LiveRequests
+from server.metrics.registry import Metrics
+from server.text.chat_template import ChatTemplate
+from server.text.sampling_defaults import SamplingDefaults
+from server.text.tokenizer import Tokenizer
+
+
+def _text_worker() -> Executor:
+    # Encoding releases the GIL but needs a core, and the engine wants them: one at a time.
+    return ThreadPoolExecutor(1, thread_name_prefix="text")
+
+
+def _random_seed() -> int:
+    return secrets.randbits(63)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Services:
+    """What ``create_app`` needs."""
+
+    settings: Settings
+    model_name: str
+    """The name clients use."""
+    engine: EngineClient
+    tokenizer: Tokenizer
+    chat_template: ChatTemplate
+    sampling_defaults: SamplingDefaults
+    metrics: Metrics
+    """Its ``observe_iteration`` is to be told of the engine's iterations."""
+    engine_restarts: Callable[[], int]
+    """Times the engine process was started again."""
+    version: str
+    """Of this program."""
+    worker: Executor = field(default_factory=_text_worker)
+    """Decodes long bodies, renders templates, encodes text."""
+    live: LiveRequests = field(default_factory=LiveRequests)
+    draw_seed: Callable[[], int] = _random_seed
+    """For requests that give none."""
+    clock: Callable[[], float] = time.monotonic
+    now: Callable[[], float] = time.time
+    """Unix time."""

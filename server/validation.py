@@ -1,0 +1,214 @@
+"""The end of JSON: a parsed request against this model, this tokenizer and these limits.
+
+What comes out is typed and complete; nothing behind it checks a client's values again.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import uuid
+from collections.abc import Sequence
+
+import msgspec
+
+from scheduler.messages import EngineFacts
+from scheduler.types import Request, RequestId, SamplingParams
+from server.engine_client.protocol import EngineState, EngineUnavailable
+from server.generation.job import GenerationJob, TextOptions
+from server.generation.prompts import chat_prompt, completion_prompts
+from server.http.errors import (
+    bad_request,
+    context_length_exceeded,
+    engine_unavailable,
+    model_not_found,
+    shorten,
+)
+from server.schemas.chat import ChatCompletionRequest
+from server.schemas.completions import CompletionRequest
+from server.schemas.options import GenerationOptions
+from server.services import Services
+
+RETRY_WHILE_UNREADY = 5.0
+"""Seconds, where nothing better is known: the engine client knows once a request gets that far."""
+
+
+def ready_engine(services: Services) -> EngineFacts:
+    """The loaded model's facts.
+
+    Raises:
+        ApiError: 503, the engine takes no requests now.
+    """
+    engine = services.engine
+    facts = engine.facts
+    if engine.state is EngineState.READY and facts is not None:
+        return facts
+    raise engine_unavailable(EngineUnavailable(engine.state, RETRY_WHILE_UNREADY))
+
+
+async def chat_job(body: ChatCompletionRequest, services: Services) -> GenerationJob:
+    """Check a chat request and render and encode its prompt.
+
+    Raises:
+        ApiError: 400, 404 for another model, 503 while the model is loaded.
+    """
+    facts = _check_common(body, services)
+    logprobs = body.top_logprobs or 0 if body.logprobs else None
+    if body.top_logprobs and not body.logprobs:
+        raise bad_request("'top_logprobs' needs 'logprobs' to be true.", "invalid_value", "top_logprobs")
+    prompt = await chat_prompt(body, services, facts)
+    room = facts.context_length - len(prompt)
+    wanted = body.max_tokens if body.max_completion_tokens is None else body.max_completion_tokens
+    least = int(wanted != 0)
+    if room < least:
+        raise context_length_exceeded(facts.context_length, len(prompt), least, "messages")
+    max_tokens = room if wanted is None else min(wanted, room)
+    headers = {"X-Max-Tokens-Clamped": str(room)} if wanted is not None and wanted > room else {}
+    salt = [body.cache_salt, body.prompt_cache_key]
+    return _job(
+        body,
+        services,
+        facts,
+        endpoint="/v1/chat/completions",
+        id_prefix="chatcmpl-",
+        prompts=[prompt],
+        max_tokens=max_tokens,
+        logprobs=logprobs,
+        cache_salt=msgspec.json.encode(salt).decode() if any(salt) else "",
+        continues_text=body.continue_final_message,
+        headers=headers,
+    )
+
+
+async def completion_job(body: CompletionRequest, services: Services) -> GenerationJob:
+    """Check a completion request and encode its prompts.
+
+    Raises:
+        ApiError: 400, 404 for another model, 503 while the model is loaded.
+    """
+    facts = _check_common(body, services)
+    _check_prompt_count(len(body.prompt), body.n, services)
+    prompts = await completion_prompts(body, services, facts)
+    for prompt in prompts:
+        if len(prompt) + body.max_tokens > facts.context_length:
+            raise context_length_exceeded(facts.context_length, len(prompt), body.max_tokens, "prompt")
+    return _job(
+        body,
+        services,
+        facts,
+        endpoint="/v1/completions",
+        id_prefix="cmpl-",
+        prompts=prompts,
+        max_tokens=body.max_tokens,
+        logprobs=body.logprobs,
+        cache_salt=msgspec.json.encode([body.cache_salt, ""]).decode() if body.cache_salt else "",
+        continues_text=True,
+        headers={},
+    )
+
+
+def _check_common(body: GenerationOptions, services: Services) -> EngineFacts:
+    facts = ready_engine(services)
+    if body.model != services.model_name:
+        raise model_not_found(body.model)
+    if body.stream_options is not None and not body.stream:
+        raise bad_request("'stream_options' needs 'stream' to be true.", "invalid_value", "stream_options")
+    _check_ids([int(key) for key in body.logit_bias], facts, "logit_bias")
+    _check_ids(body.stop_token_ids, facts, "stop_token_ids")
+    return facts
+
+
+def _check_ids(token_ids: Sequence[int], facts: EngineFacts, param: str) -> None:
+    if token_ids and max(token_ids) >= facts.vocab_size:
+        message = f"'{param}' has token id {shorten(max(token_ids))}, but ids end at {facts.vocab_size - 1}."
+        raise bad_request(message, "invalid_value", param)
+
+
+def _check_prompt_count(prompts: int, n: int, services: Services) -> None:
+    """More prompts than can ever run and wait together would be refused whenever they come."""
+    settings = services.settings
+    limit = -(-settings.max_running // n) + settings.queue_limit
+    if prompts > limit:
+        message = f"'prompt' has {prompts} prompts, but this server takes at most {limit} at once."
+        raise bad_request(message, "array_above_max_length", "prompt")
+
+
+def _job(
+    body: GenerationOptions,
+    services: Services,
+    facts: EngineFacts,
+    *,
+    endpoint: str,
+    id_prefix: str,
+    prompts: Sequence[tuple[int, ...]],
+    max_tokens: int,
+    logprobs: int | None,
+    cache_salt: str,
+    continues_text: bool,
+    headers: dict[str, str],
+) -> GenerationJob:
+    if body.min_tokens > max_tokens:
+        message = f"'min_tokens' must be at most the {max_tokens} tokens allowed, but is {body.min_tokens}."
+        raise bad_request(message, "integer_above_max_value", "min_tokens")
+    response_id = id_prefix + uuid.uuid4().hex
+    requests = tuple(
+        Request(
+            request_id=RequestId(f"{response_id}-{index}"),
+            prompt_token_ids=prompt,
+            sampling=_sampling(body, services, max_tokens, logprobs),
+            n=body.n,
+            priority=body.priority,
+            cache_salt=cache_salt,
+        )
+        for index, prompt in enumerate(prompts)
+    )
+    return GenerationJob(
+        response_id=response_id,
+        endpoint=endpoint,
+        model=body.model,
+        created=int(services.now()),
+        system_fingerprint=fingerprint(facts, services.version),
+        requests=requests,
+        n=body.n,
+        logprobs=logprobs,
+        empty=max_tokens == 0,
+        text=TextOptions(
+            stop=body.stops,
+            include_stop=body.include_stop_str_in_output,
+            skip_special_tokens=body.skip_special_tokens,
+            continues_text=continues_text,
+        ),
+        stream=body.stream,
+        include_usage=body.stream_options is not None and body.stream_options.include_usage,
+        headers=headers,
+    )
+
+
+def _sampling(
+    body: GenerationOptions, services: Services, max_tokens: int, logprobs: int | None
+) -> SamplingParams:
+    defaults = services.sampling_defaults
+    given_top_k = defaults.top_k if body.top_k is None else body.top_k
+    return SamplingParams(
+        max_tokens=max(max_tokens, 1),
+        temperature=defaults.temperature if body.temperature is None else body.temperature,
+        top_k=max(given_top_k, 0),
+        top_p=defaults.top_p if body.top_p is None else body.top_p,
+        min_p=defaults.min_p if body.min_p is None else body.min_p,
+        seed=services.draw_seed() if body.seed is None else body.seed,
+        repetition_penalty=(
+            defaults.repetition_penalty if body.repetition_penalty is None else body.repetition_penalty
+        ),
+        presence_penalty=body.presence_penalty,
+        frequency_penalty=body.frequency_penalty,
+        logit_bias={int(key): value for key, value in body.logit_bias.items()},
+        logprobs=logprobs,
+        stop_token_ids=tuple(body.stop_token_ids),
+        ignore_eos=body.ignore_eos,
+        min_tokens=body.min_tokens,
+    )
+
+
+def fingerprint(facts: EngineFacts, version: str) -> str:
+    """Changes when the same request and seed may give other tokens."""
+    parts = [version, facts.model_name, facts.dtype, facts.device_name]
+    return "fp_" + hashlib.sha256("\0".join(parts).encode()).hexdigest()[:12]
