@@ -20,6 +20,7 @@ from typing import Self
 
 import msgspec
 
+from engine.thread_environment import THREAD_ENVIRONMENT
 from scheduler.messages import MAX_MESSAGE_BYTES, FromEngine, ToEngine
 
 ENGINE_MODULE = "engine.process"
@@ -73,7 +74,7 @@ class EngineProcess:
                 stdin=asyncio.subprocess.DEVNULL,
                 pass_fds=(theirs.fileno(),),
                 start_new_session=True,
-                env={**os.environ, "PYTHONPATH": import_path},
+                env={**THREAD_ENVIRONMENT, **os.environ, "PYTHONPATH": import_path},
             )
             on_failure.pop_all()
         reader, writer = await asyncio.open_unix_connection(sock=ours)
