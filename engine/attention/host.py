@@ -1,0 +1,74 @@
+"""Attention over pages in host memory, in plain torch: the readable reference.
+
+Pages are copied together, then attended to densely. Indices and masks are made once an iteration; each layer
+costs a copy and one fused attention call for every part.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Protocol
+
+import torch
+from torch import Tensor
+
+from engine.attention.host_decode import decode_groups
+from engine.attention.host_prefill import PrefillPart
+from engine.batch import Batch
+from engine.kv_storage import KVStorage
+from engine.models.config import ModelConfig
+
+
+class Part(Protocol):
+    """Attention of some consecutive rows."""
+
+    def attend(self, layer: int, q: Tensor) -> Tensor:
+        """All rows' q [rows, heads, head_dim] to this part's output [its rows, heads * head_dim]."""
+
+
+class HostAttention:
+    """Plans attention over one storage's pages."""
+
+    def __init__(self, config: ModelConfig, storage: KVStorage) -> None:
+        """``storage`` holds the keys and values of ``config``'s model."""
+        self._config = config
+        self._storage = storage
+        self._sliding_layers = config.sliding_layers or (False,) * config.num_layers
+
+    def plan(self, batch: Batch) -> HostAttentionPlan:
+        """Indices and masks for the rows of ``batch``, once for each kind of layer there is."""
+        window = self._config.sliding_window
+        parts = {
+            sliding: self._parts(batch, window if sliding else None) for sliding in set(self._sliding_layers)
+        }
+        slots = self._storage.token_indices(batch.slot_pages, batch.slot_offsets)
+        return HostAttentionPlan(
+            self._storage,
+            torch.from_numpy(slots.reshape(-1)),
+            tuple(parts[sliding] for sliding in self._sliding_layers),
+        )
+
+    def _parts(self, batch: Batch, window: int | None) -> tuple[Part, ...]:
+        scale = self._config.attention_scale
+        groups = decode_groups(batch.decodes, self._storage, scale, window)
+        prefills = (PrefillPart(segment, self._storage, scale, window) for segment in batch.prefills)
+        return (*groups, *prefills)
+
+
+class HostAttentionPlan:
+    """See ``engine.attention.base.AttentionPlan``."""
+
+    def __init__(self, storage: KVStorage, slots: Tensor, parts: Sequence[Sequence[Part]]) -> None:
+        """``slots`` are flattened token indices, ``parts`` those of each layer, in row order."""
+        self._storage = storage
+        self._slots = slots
+        self._parts = parts
+
+    def append(self, layer: int, kv: Tensor) -> None:
+        """Store the rows' keys and values, [rows, 2, kv_heads, head_dim]."""
+        self._storage.append(layer, self._slots, kv)
+
+    def attend(self, layer: int, q: Tensor) -> Tensor:
+        """[rows, heads, head_dim] to [rows, heads * head_dim]."""
+        outputs = [part.attend(layer, q) for part in self._parts[layer]]
+        return outputs[0] if len(outputs) == 1 else torch.cat(outputs)

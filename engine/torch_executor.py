@@ -1,0 +1,63 @@
+"""The executor that computes with torch on this process's CPU threads."""
+
+from __future__ import annotations
+
+from engine.batch import make_batch
+from engine.model_runner import ModelRunner
+from engine.sampler import NO_TOKEN, sample
+from scheduler.plan import IterationPlan, IterationResult, SampledToken
+
+_NO_TOKEN_ERROR = "no token could be sampled: the logits were not finite, or every token was banned"
+
+
+class TorchExecutor:
+    """See ``scheduler.executor.Executor``. Keeps nothing of a sequence but its pages: plans carry the rest.
+
+    The work is done in ``submit``: a thread of its own would fight the iteration loop for the
+    interpreter between any two of its many short operations.
+    """
+
+    def __init__(self, runner: ModelRunner, eos_token_ids: tuple[int, ...]) -> None:
+        """``eos_token_ids`` are banned before a request's ``min_tokens``."""
+        self._runner: ModelRunner | None = runner
+        self._eos_token_ids = eos_token_ids
+        self._result: IterationResult | None = None
+
+    def submit(self, plan: IterationPlan) -> None:
+        """Compute ``plan``.
+
+        Raises:
+            RuntimeError: the result of another one has not been collected, or the executor was closed.
+            ValueError: a sequence of it has no tokens or too few pages.
+        """
+        if self._runner is None:
+            raise RuntimeError("the executor is closed")
+        if self._result is not None:
+            raise RuntimeError(f"iteration {self._result.iteration} has not been collected")
+        logits = self._runner.run(make_batch(plan, self._runner.storage.page_size))
+        sampling = [each for each in plan.sequences if each.sample is not None]
+        specs = [each.sample for each in sampling if each.sample is not None]
+        sampled = sample(logits, specs, self._eos_token_ids)
+        self._result = IterationResult(
+            plan.iteration,
+            tuple(
+                SampledToken(each.sequence_id, token, logprobs, _NO_TOKEN_ERROR if token == NO_TOKEN else "")
+                for each, (token, logprobs) in zip(sampling, sampled, strict=True)
+            ),
+        )
+
+    def collect(self) -> IterationResult:
+        """The result of the submitted plan.
+
+        Raises:
+            RuntimeError: there is none.
+        """
+        result, self._result = self._result, None
+        if result is None:
+            raise RuntimeError("no iteration is in flight")
+        return result
+
+    def close(self) -> None:
+        """Let go of model and pages."""
+        self._runner = None
+        self._result = None
