@@ -17,6 +17,7 @@ from engine.memory import GIB, free_host_bytes, kv_pages
 from engine.model_loader import compute_dtype, load_model
 from engine.model_runner import ModelRunner
 from engine.models.config import ModelConfig
+from engine.models.registry import parameters
 from engine.torch_executor import TorchExecutor
 from engine.weights.check import open_checkpoint
 from engine.weights.checkpoint import ModelError
@@ -47,10 +48,12 @@ def load_engine(start: Start, report: Callable[[Loading], None]) -> LoadedEngine
     source = ModelSource(start.model_kind, Path(start.model_path), start.model_name)
     checkpoint = open_checkpoint(source)
     config = checkpoint.config
-    model = load_model(checkpoint, dtype, lambda *counts: report(_loading(*counts)))
+    weight_bytes = parameters(config) * dtype.itemsize
     size = page_bytes(config, start.page_size, dtype)
-    pages = kv_pages(size, start.host_kv_pages, start.host_kv_gib, free_host_bytes())
+    free = max(free_host_bytes() - weight_bytes, 0)
+    pages = kv_pages(size, start.host_kv_pages, start.host_kv_gib, free)
     context = context_length(start.max_model_len, config, pages * start.page_size)
+    model = load_model(checkpoint, dtype, lambda *counts: report(_loading(*counts)))
     storage = _allocate(config, pages, start.page_size, dtype)
     executor = TorchExecutor(
         ModelRunner(model, storage, HostAttention(config, storage)), config.eos_token_ids
@@ -77,7 +80,7 @@ def load_engine(start: Start, report: Callable[[Loading], None]) -> LoadedEngine
         host_kv_pages=pages,
         device_kv_pages=0,
         page_bytes=size,
-        parameters=model.parameters(config),
+        parameters=parameters(config),
         load_seconds=time.perf_counter() - began,
     )
     return LoadedEngine(executor, limits, facts)

@@ -112,9 +112,9 @@ def _serve_parser() -> argparse.ArgumentParser:
     parser = _Parser(
         prog="tandem serve",
         description="Start the server.",
-        epilog=f"Every option can also be set by an environment variable (--kv-pages: TANDEM_KV_PAGES) "
-        f"or in a YAML file (kv_pages: 100); flags win, then the environment, then the file named by "
-        f"--config or {CONFIG_VARIABLE}.",
+        epilog="Every option can also be set by an environment variable (--host-kv-pages: "
+        "TANDEM_HOST_KV_PAGES) or in a YAML file (host_kv_pages: 100); flags win, then the environment, "
+        f"then the file named by --config or {CONFIG_VARIABLE}.",
         allow_abbrev=False,
         argument_default=argparse.SUPPRESS,
     )

@@ -192,7 +192,7 @@ class _Daemon:
         logger.info("draining: no new requests, %g seconds for those that run", limit)
         self._engine.drain()
         if not await self._engine.wait_until_idle(limit):
-            cut = self._engine.end_all("The server is shutting down.")
+            cut = self._engine.end_all("The server shut down before the request ended.")
             logger.warning("%d requests did not end in time", cut)
         await self._close(serving)
         return 0

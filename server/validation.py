@@ -28,9 +28,6 @@ from server.schemas.completions import CompletionRequest
 from server.schemas.options import GenerationOptions
 from server.services import Services
 
-RETRY_WHILE_UNREADY = 5.0
-"""Seconds, where nothing better is known: the engine client knows once a request gets that far."""
-
 
 def ready_engine(services: Services) -> EngineFacts:
     """The loaded model's facts.
@@ -42,7 +39,7 @@ def ready_engine(services: Services) -> EngineFacts:
     facts = engine.facts
     if engine.state is EngineState.READY and facts is not None:
         return facts
-    raise engine_unavailable(EngineUnavailable(engine.state, RETRY_WHILE_UNREADY))
+    raise engine_unavailable(EngineUnavailable(engine.state, engine.retry_after_seconds))
 
 
 async def chat_job(body: ChatCompletionRequest, services: Services) -> GenerationJob:

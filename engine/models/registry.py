@@ -37,6 +37,15 @@ def model_class(config: ModelConfig) -> type[DecoderModel]:
     return FAMILIES[config.family]
 
 
+def parameters(config: ModelConfig) -> int:
+    """Number of weights.
+
+    Raises:
+        ModelError: the family is unknown.
+    """
+    return model_class(config).parameters(config)
+
+
 def expected_tensors(config: ModelConfig) -> dict[str, tuple[int, ...]]:
     """Name and shape of every tensor the model takes from its checkpoint.
 

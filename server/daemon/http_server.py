@@ -27,7 +27,7 @@ class HttpServer(uvicorn.Server):
                 app,
                 http=HttpProtocol,
                 ws="none",
-                lifespan="on",
+                lifespan="off",
                 log_config=None,
                 access_log=False,
                 server_header=False,

@@ -151,14 +151,14 @@ class SupervisedEngineClient:
         return not self._streams
 
     def end_all(self, error: str) -> int:
-        """Withdraw every live request with an error for its client.
+        """Withdraw every live request; ``error`` tells its client why.
 
         Returns:
             How many there were.
         """
         streams = list(self._streams.values())
         for stream in streams:
-            stream.finish(FinishReason.ERROR, error=error)
+            stream.finish(FinishReason.ABORT, error=error)
             self._withdraw(stream, None)
         return len(streams)
 

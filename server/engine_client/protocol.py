@@ -72,6 +72,10 @@ class EngineClient(Protocol):
     def stats(self) -> SchedulerStats | None:
         """The latest iteration's; None before the first one."""
 
+    @property
+    def retry_after_seconds(self) -> float:
+        """When it is worth asking again while no requests are taken: whole seconds from 1 to 60."""
+
     def submit(self, request: Request) -> OutputStream:
         """Hand a request over. Raises ``EngineUnavailable`` or ``QueueFull``."""
 

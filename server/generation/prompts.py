@@ -98,7 +98,7 @@ def _template_error(reason: str) -> ApiError:
 def _check_template_options(body: ChatCompletionRequest) -> None:
     reserved = sorted(RESERVED_VARIABLES & body.chat_template_kwargs.keys())
     if reserved:
-        message = f"'chat_template_kwargs' must not have '{reserved[0]}', which has a field of its own."
+        message = f"'chat_template_kwargs' must not have '{reserved[0]}', which the request itself sets."
         raise bad_request(message, "invalid_value", "chat_template_kwargs")
     if not body.continue_final_message:
         return

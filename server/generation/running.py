@@ -19,7 +19,7 @@ from server.engine_client.protocol import (
     QueueFull,
 )
 from server.generation.job import GenerationJob
-from server.http.errors import ApiError, engine_error, engine_unavailable, queue_full
+from server.http.errors import ApiError, cut_off, engine_error, engine_unavailable, queue_full
 from server.metrics.request_record import RequestRecord
 from server.text.choice_text import ChoiceText
 from server.text.tokenizer import TokenTable
@@ -190,8 +190,8 @@ class Generation:
         return self.choices[prompt * self._job.n : (prompt + 1) * self._job.n]
 
     def _failure(self, output: ChoiceOutput) -> ApiError:
-        if self._engine.state is EngineState.DRAINING:
-            return engine_unavailable(EngineUnavailable(EngineState.DRAINING, 1.0))
+        if output.finish_reason is FinishReason.ABORT and self._engine.state is EngineState.DRAINING:
+            return cut_off(output.error, self._engine.retry_after_seconds)
         return engine_error(output.error or "The engine withdrew the request.")
 
 

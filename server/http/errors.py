@@ -109,6 +109,11 @@ def engine_unavailable(error: EngineUnavailable) -> ApiError:
             return _later(message, "model_loading", error.retry_after_seconds, "loading")
 
 
+def cut_off(message: str, retry_after_seconds: float) -> ApiError:
+    """An admitted request did not end in the time it had before the server ends."""
+    return _later(message, "server_draining", retry_after_seconds, "draining")
+
+
 def engine_error(message: str) -> ApiError:
     """The engine could not finish an admitted request."""
     return ApiError(500, message, code="engine_error", kind=SERVER_ERROR)

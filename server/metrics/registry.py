@@ -77,7 +77,10 @@ class Metrics:
         counter, histogram = self._counter, self._histogram
         self.received = counter("requests_received_total", "HTTP requests to generate", endpoint=ENDPOINTS)
         self.finished = counter(
-            "requests_finished_total", "Admitted requests that ended", endpoint=ENDPOINTS, reason=ENDINGS
+            "requests_finished_total",
+            "Requests that ended once they were checked",
+            endpoint=ENDPOINTS,
+            reason=ENDINGS,
         )
         self.rejected = counter("requests_rejected_total", "Requests never admitted", reason=REJECTIONS)
         self.choices = counter("choices_finished_total", "Choices that ended", reason=ENDINGS)

@@ -40,7 +40,7 @@ async def one_stream(client: httpx.AsyncClient, rng: random.Random) -> str:
             frames += line.startswith("data: {")
             if leave_after is not None and frames > leave_after:
                 return "left"
-            assert '"error"' not in line
+            assert not line.startswith('data: {"error"'), line
             if line == "data: [DONE]":
                 return "done"
     return "broken"

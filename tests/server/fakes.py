@@ -105,6 +105,7 @@ class FakeEngine:
     state: EngineState = EngineState.READY
     facts: EngineFacts | None = FACTS
     stats: SchedulerStats | None = None
+    retry_after_seconds: float = 5.0
     requests: list[Request] = field(default_factory=list)
     """All that were submitted."""
     live: dict[RequestId, set[int]] = field(default_factory=dict)
