@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -27,6 +29,20 @@ class Case:
         return f"{self.streams} x {self.prompt_tokens} in, {self.output_tokens} out"
 
 
+@dataclass(frozen=True, slots=True)
+class Latency:
+    """Of one measurement, in seconds."""
+
+    p50: float
+    p99: float
+
+    @classmethod
+    def of(cls, seconds: Sequence[float]) -> Latency:
+        """Nearest-rank quantiles of at least one value."""
+        ranked = sorted(seconds)
+        return cls(*(ranked[max(math.ceil(share * len(ranked)) - 1, 0)] for share in (0.5, 0.99)))
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Figures:
     """One measurement; rates are tokens per second over all streams."""
@@ -36,8 +52,10 @@ class Figures:
     output: float
     """Over the whole run, prefill included."""
     prefill: float | None
-    ttft: float
-    """Median, in seconds."""
+    ttft: Latency
+    """Time to first token."""
+    inter_token: Latency | None
+    """Time between tokens of one stream; None in a prefill case."""
 
 
 class Contender(Protocol):

@@ -6,12 +6,12 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from statistics import median
 
-from benchmarks.contender import Case, Figures
+from benchmarks.contender import Case, Figures, Latency
 from benchmarks.machine import Load
 
 _HEADS = (
     "engine", "dtype", "load", "decode tok/s", "lowest - highest", "output tok/s", "prefill tok/s",
-    "TTFT p50 ms", "others' CPU", "load average",
+    "TTFT p50 / p99 ms", "between tokens p50 / p99 ms", "others' CPU", "load average",
 )  # fmt: skip
 
 
@@ -77,9 +77,9 @@ def _row(group: Sequence[Sample]) -> tuple[str, ...]:
     first = group[0]
     rates = [sample.main_rate for sample in group]
 
-    def middle(value: Callable[[Sample], float | None], scale: float = 1.0) -> str:
+    def middle(value: Callable[[Sample], float | None]) -> str:
         values = [v for sample in group if (v := value(sample)) is not None]
-        return f"{median(values) * scale:.1f}" if values else "-"
+        return f"{median(values):.1f}" if values else "-"
 
     return (
         first.engine,
@@ -89,7 +89,17 @@ def _row(group: Sequence[Sample]) -> tuple[str, ...]:
         f"{min(rates):.1f} - {max(rates):.1f}",
         middle(lambda s: s.figures.output),
         middle(lambda s: s.figures.prefill),
-        middle(lambda s: s.figures.ttft, 1e3),
+        _latencies([sample.figures.ttft for sample in group]),
+        _latencies([sample.figures.inter_token for sample in group]),
         f"{max(sample.load.others for sample in group):.0%}",
         f"{max(sample.load.load_average for sample in group):.1f}",
     )
+
+
+def _latencies(rounds: Sequence[Latency | None]) -> str:
+    """Medians over the rounds, in milliseconds."""
+    seen = [latency for latency in rounds if latency is not None]
+    if not seen:
+        return "-"
+    p50, p99 = (median([getattr(latency, name) for latency in seen]) for name in ("p50", "p99"))
+    return f"{p50 * 1e3:.0f} / {p99 * 1e3:.0f}"

@@ -14,7 +14,7 @@ from typing import Any
 
 import msgspec
 
-from benchmarks.contender import BenchmarkError, Case, Figures
+from benchmarks.contender import BenchmarkError, Case, Figures, Latency
 
 _LOAD_TIMEOUT = 600.0
 _STOP_TIMEOUT = 30.0
@@ -65,7 +65,8 @@ class TandemContender:
             decode=None if case.is_prefill else row["decode_tokens_per_second"],
             output=row["output_tokens_per_second"],
             prefill=row["prefill_tokens_per_second"],
-            ttft=row["ttft"]["p50"],
+            ttft=_latency(row["ttft"]),
+            inter_token=None if case.is_prefill else _latency(row["inter_token"]),
         )
 
     def close(self) -> None:
@@ -111,6 +112,10 @@ class TandemContender:
 
     def _log_tail(self) -> str:
         return self._log.read_text(errors="replace")[-2000:]
+
+
+def _latency(quantiles: dict[str, float]) -> Latency:
+    return Latency(quantiles["p50"], quantiles["p99"])
 
 
 def _free_port() -> int:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import sys
 import time
+from itertools import pairwise
 from typing import Protocol, cast
 
 import msgspec
@@ -21,7 +22,7 @@ from transformers import (
     StoppingCriteriaList,
 )
 
-from benchmarks.contender import Case, Figures
+from benchmarks.contender import Case, Figures, Latency
 from engine.weights.source import resolve
 
 
@@ -91,7 +92,8 @@ def measure(model: Generator, job: Job) -> Figures:
         decode=None if case.is_prefill else case.streams * (case.output_tokens - 1) / (last - first),
         output=case.streams * case.output_tokens / seconds,
         prefill=case.streams * case.prompt_tokens / (first - started),
-        ttft=first - started,
+        ttft=Latency.of([first - started]),
+        inter_token=None if case.is_prefill else Latency.of([b - a for a, b in pairwise(clock.times)]),
     )
 
 

@@ -13,7 +13,7 @@ import pytest
 from safetensors.numpy import save_file
 
 from benchmarks import throughput
-from benchmarks.contender import Case, Figures
+from benchmarks.contender import Case, Figures, Latency
 from benchmarks.machine import Load, LoadMeter, own_seconds
 from benchmarks.results import Sample, ratios, table
 from benchmarks.transformers_contender import TransformersContender
@@ -107,14 +107,17 @@ def test_transformers_is_measured(tmp_path: Path) -> None:
     finally:
         contender.close()
     assert decode.decode is not None and decode.decode > 0 and decode.output > 0
-    assert prefill.decode is None and prefill.prefill == pytest.approx(20 / prefill.ttft)
+    assert prefill.decode is None and prefill.prefill == pytest.approx(20 / prefill.ttft.p50)
+    assert prefill.inter_token is None and decode.inter_token is not None
+    assert 0 < decode.inter_token.p50 <= decode.inter_token.p99
 
 
 # -- arithmetic
 
 
 def sample(engine: str, case: Case, number: int, decode: float) -> Sample:
-    figures = Figures(decode=decode, output=decode / 2, prefill=None, ttft=0.1 * number)
+    ttft, gaps = Latency(0.1 * number, 0.2 * number), Latency(0.01, 0.03)
+    figures = Figures(decode=decode, output=decode / 2, prefill=None, ttft=ttft, inter_token=gaps)
     return Sample(engine, "float32", case, number, figures, Load(0.01 * number, 2.0))
 
 
@@ -131,7 +134,13 @@ def test_medians_and_ratios() -> None:
     ]
     row = next(line for line in table(samples).splitlines() if "16 x 128" in line)
     cells = [cell.strip() for cell in row.strip("|").split("|")]
-    assert cells[3:] == ["120.0", "10.0 - 130.0", "60.0", "-", "100.0", "2%", "2.0"]
+    assert cells[3:] == ["120.0", "10.0 - 130.0", "60.0", "-", "100 / 200", "10 / 30", "2%", "2.0"]
+
+
+def test_quantiles_are_values_that_were_seen() -> None:
+    assert Latency.of([3.0, 1.0, 2.0]) == Latency(2.0, 3.0)
+    assert Latency.of([float(number) for number in range(1, 201)]) == Latency(100.0, 198.0)
+    assert Latency.of([5.0]) == Latency(5.0, 5.0)
 
 
 def test_the_work_of_others_is_what_is_used_and_not_ours() -> None:

@@ -26,11 +26,12 @@ test("streams a chat equal to the whole answer", async () => {
   }
   assert.equal(text, whole.choices[0].message.content);
   assert.match(text, /Paris/);
-  assert.deepEqual(usage, whole.usage);
+  assert.equal(usage.prompt_tokens, whole.usage.prompt_tokens);
+  assert.equal(usage.completion_tokens, whole.usage.completion_tokens);
 });
 
 test("the streaming helper puts the message together", async () => {
-  const runner = client.chat.completions.stream({ model, messages, temperature: 0, max_tokens: 8 });
+  const runner = client.chat.completions.stream({ model, messages, temperature: 0, max_tokens: 4 });
   const final = await runner.finalChatCompletion();
   assert.equal(final.choices[0].message.role, "assistant");
   assert.equal(final.choices[0].finish_reason, "length");
