@@ -74,6 +74,12 @@ def body_too_large(limit: int) -> ApiError:
     return ApiError(413, message, code="request_too_large", headers=headers, rejection="too_large")
 
 
+def too_many_values() -> ApiError:
+    """A body within the byte limit whose many small values would take too long to decode."""
+    message = "The request body holds more JSON values than this server accepts."
+    return ApiError(413, message, code="request_too_large", rejection="too_large")
+
+
 def model_not_found(name: str) -> ApiError:
     """A model this server does not serve."""
     message = f"The model {shorten(name)} does not exist on this server."

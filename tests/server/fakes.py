@@ -101,7 +101,8 @@ class FakeEngine:
     """Batches of each request after which the engine dies."""
     death: type[Exception] = EngineDied
     fail_after: int | None = None
-    """Batches of each request after which its choices end with an error."""
+    """Batches of each request after which its choices end with ``failure``."""
+    failure: FinishReason = FinishReason.ERROR
     state: EngineState = EngineState.READY
     facts: EngineFacts | None = FACTS
     stats: SchedulerStats | None = None
@@ -157,7 +158,7 @@ class FakeEngine:
         if failing:
             self._finish(request, index)
             return ChoiceOutput(
-                request_id=request.request_id, index=index, finish_reason=FinishReason.ERROR, error="no pages"
+                request_id=request.request_id, index=index, finish_reason=self.failure, error="no pages"
             )
         limit = request.sampling.max_tokens
         end = min(position + self.tokens_per_batch, limit)
