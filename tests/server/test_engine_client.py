@@ -337,14 +337,14 @@ def test_draining_finishes_what_runs_and_takes_nothing_new() -> None:
     run(test())
 
 
-def test_what_is_left_after_draining_ends_with_an_error() -> None:
+def test_what_is_left_after_draining_is_withdrawn() -> None:
     async def test() -> None:
         async with engine(start_message()) as (client, _):
             stuck = client.submit(request("a", fake.SILENT, n=2))
             client.drain()
             assert client.end_all("the server is shutting down") == 1
             outputs = await collect(stuck)
-            assert [outputs[i][0].finish_reason for i in (0, 1)] == [FinishReason.ERROR] * 2
+            assert [outputs[i][0].finish_reason for i in (0, 1)] == [FinishReason.ABORT] * 2
             assert outputs[0][0].error == "the server is shutting down"
             assert await client.wait_until_idle(0.0)
 
