@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import platform
+import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -14,18 +16,20 @@ import torch
 from engine.attention.host import HostAttention
 from engine.kv_storage import KVStorage, page_bytes
 from engine.memory import GIB, free_host_bytes, kv_pages
+from engine.model_error import ModelError
 from engine.model_loader import compute_dtype, load_model
 from engine.model_runner import ModelRunner
 from engine.models.config import ModelConfig
 from engine.models.registry import parameters
 from engine.torch_executor import TorchExecutor
 from engine.weights.check import open_checkpoint
-from engine.weights.checkpoint import ModelError
 from engine.weights.source import ModelSource
 from scheduler.messages import EngineFacts, Loading, Start
 from scheduler.plan import IterationPlan, SampleSpec, ScheduledSequence
 from scheduler.scheduler import Limits
 from scheduler.types import SamplingParams, SequenceId
+
+logger = logging.getLogger(__name__)
 
 
 class LoadedEngine(msgspec.Struct, frozen=True):
@@ -48,12 +52,17 @@ def load_engine(start: Start, report: Callable[[Loading], None]) -> LoadedEngine
     source = ModelSource(start.model_kind, Path(start.model_path), start.model_name)
     checkpoint = open_checkpoint(source)
     config = checkpoint.config
-    weight_bytes = parameters(config) * dtype.itemsize
     size = page_bytes(config, start.page_size, dtype)
-    free = max(free_host_bytes() - weight_bytes, 0)
-    pages = kv_pages(size, start.host_kv_pages, start.host_kv_gib, free)
-    context = context_length(start.max_model_len, config, pages * start.page_size)
+    # What can't be is refused before the weights are read, as far as it is known without probing.
+    probed = start.host_kv_pages is None and start.host_kv_gib is None
+    free = sys.maxsize if probed else 0
+    asked_pages = kv_pages(size, start.host_kv_pages, start.host_kv_gib, free)
+    context_length(start.max_model_len, config, asked_pages * start.page_size)
     model = load_model(checkpoint, dtype, lambda *counts: report(_loading(*counts)))
+    pages = kv_pages(size, start.host_kv_pages, start.host_kv_gib, free_host_bytes())
+    context = context_length(start.max_model_len, config, pages * start.page_size)
+    if context < config.context_length and start.max_model_len is None:
+        logger.warning("context cut to the KV pages: %d of %d tokens", context, config.context_length)
     storage = _allocate(config, pages, start.page_size, dtype)
     executor = TorchExecutor(
         ModelRunner(model, storage, HostAttention(config, storage)), config.eos_token_ids

@@ -15,7 +15,8 @@ def free_host_bytes(proc: Path = Path("/proc"), cgroup: Path = Path("/sys/fs/cgr
     limit = _read_int(cgroup / "memory.max")
     used = _read_int(cgroup / "memory.current")
     if limit is not None and used is not None:
-        available = min(available, max(limit - used, 0))
+        reclaimable = _reclaimable(cgroup / "memory.stat")
+        available = min(available, max(limit - used + reclaimable, 0))
     return available
 
 
@@ -33,6 +34,15 @@ def _meminfo_available(meminfo: Path) -> int:
         if name == "MemAvailable":
             return int(value.split()[0]) * 1024
     raise OSError(f"{meminfo} does not tell MemAvailable")
+
+
+def _reclaimable(stat: Path) -> int:
+    """File pages the kernel drops before it lets the container run out of memory."""
+    try:
+        lines = stat.read_text().splitlines()
+    except OSError:
+        return 0
+    return sum(int(line.split()[1]) for line in lines if line.startswith("inactive_file "))
 
 
 def _read_int(path: Path) -> int | None:

@@ -8,13 +8,14 @@ from __future__ import annotations
 
 import gc
 import logging
+import signal
 import socket
 import sys
 
 from engine.clock import MonotonicClock
 from engine.connection import Connection
 from engine.loading import load_engine
-from engine.weights.checkpoint import ModelError
+from engine.model_error import ModelError
 from scheduler.iteration_loop import IterationLoop
 from scheduler.messages import LoadFailed
 from scheduler.scheduler import Scheduler
@@ -22,6 +23,10 @@ from scheduler.scheduler import Scheduler
 
 def main(arguments: list[str]) -> int:
     """Serve one server until it goes. Returns the exit code: 1 if the model can't be served."""
+    # Only the server's end of the socket decides when the engine goes: whoever signals the whole
+    # process group (a terminal, a service manager) would cut off what the server is draining.
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, signal.SIG_IGN)
     connection = Connection(socket.socket(fileno=int(arguments[0])))
     try:
         start = connection.receive_start()

@@ -14,7 +14,7 @@ from scheduler.executor import Executor
 from scheduler.messages import AbortRequest, AddRequest, IterationOutput
 from scheduler.plan import IterationPlan
 from scheduler.scheduler import Scheduler
-from scheduler.types import ChoiceOutput
+from scheduler.types import ChoiceOutput, FinishReason, Request
 
 
 class Inbox(Protocol):
@@ -56,9 +56,9 @@ class IterationLoop:
     def step(self) -> None:
         """One iteration, or, with nothing to compute, wait for messages.
 
-        Messages are read while the iteration runs, so that an abort frees its pages at the very
-        next commit. ``publish`` only hands over: encoding and sending happen beside the next
-        iteration.
+        Messages that arrived while the iteration ran are taken in before its commit, so that an
+        abort frees its pages at that very commit. ``publish`` only hands over: encoding and sending
+        happen beside the next iteration.
         """
         started = self._clock.now()
         plan = self._scheduler.schedule()
@@ -66,8 +66,9 @@ class IterationLoop:
             self._announce(self._take_in(wait=True), None, 0.0)
             return
         self._executor.submit(plan)
+        result = self._executor.collect()
         ended = self._take_in(wait=False)
-        outputs = self._scheduler.commit(plan, self._executor.collect())
+        outputs = self._scheduler.commit(plan, result)
         self._announce(ended + outputs, plan, self._clock.now() - started)
 
     def _take_in(self, wait: bool) -> tuple[ChoiceOutput, ...]:
@@ -75,10 +76,26 @@ class IterationLoop:
         for message in self._inbox.take(wait):
             match message:
                 case AddRequest(request):
-                    self._scheduler.add(request)
+                    ended += self._add(request)
                 case AbortRequest(request_id, index):
                     ended += self._scheduler.abort(request_id, index)
         return ended
+
+    def _add(self, request: Request) -> tuple[ChoiceOutput, ...]:
+        """A request the scheduler refuses ends with an error, and only that request."""
+        try:
+            self._scheduler.add(request)
+        except ValueError as error:
+            return tuple(
+                ChoiceOutput(
+                    request_id=request.request_id,
+                    index=index,
+                    finish_reason=FinishReason.ERROR,
+                    error=str(error),
+                )
+                for index in range(request.n)
+            )
+        return ()
 
     def _announce(
         self, outputs: tuple[ChoiceOutput, ...], plan: IterationPlan | None, seconds: float

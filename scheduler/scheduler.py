@@ -134,16 +134,20 @@ class Scheduler:
             if sequence.aborted:
                 outputs.append(self._end(sequence, FinishReason.ABORT))
                 continue
+            token = sampled.get(sequence.id)
+            if token is not None and token.error:
+                outputs.append(self._fail(sequence, token.error))
+                continue
             sequence.computed += len(scheduled.token_ids)
             self._pages.index_computed(sequence)
-            if scheduled.sample is not None:
-                outputs.append(self._append(sequence, sampled[sequence.id]))
+            if token is not None:
+                outputs.append(self._append(sequence, token))
         return tuple(outputs)
 
     def stats(self, plan: IterationPlan | None, seconds: float) -> SchedulerStats:
         """The state now, and what ``plan``, which took ``seconds``, computed."""
         scheduled = plan.sequences if plan is not None else ()
-        decoding = sum(len(one.token_ids) == 1 and one.sample is not None for one in scheduled)
+        decoding = sum(one.sample is not None and one.sample.output_length > 0 for one in scheduled)
         return SchedulerStats(
             sequences_running=len(self._running),
             sequences_waiting=len(self._waiting),
@@ -223,14 +227,17 @@ class Scheduler:
         )
 
     def _append(self, sequence: Sequence, token: SampledToken) -> ChoiceOutput:
-        if token.error:
-            return self._end(sequence, FinishReason.ERROR, error=token.error)
         sequence.tokens.append(token.token_id)
         self._queue_followers(sequence)
         reason = sequence.finish_reason(self._eos, self._limits.context_length)
         if reason is not None:
             return self._end(sequence, reason, token)
         return self._output(sequence, token)
+
+    def _fail(self, sequence: Sequence, error: str) -> ChoiceOutput:
+        """End a sequence whose computation went wrong; nobody may find what it computed."""
+        self._pages.forget(sequence)
+        return self._end(sequence, FinishReason.ERROR, error=error)
 
     def _end(
         self, sequence: Sequence, reason: FinishReason, token: SampledToken | None = None, error: str = ""

@@ -61,6 +61,12 @@ class SequencePages:
         sequence.indexed_pages = 0
         sequence.indexed_tail = sequence.salt
 
+    def forget(self, sequence: Sequence) -> None:
+        """Remove from the index what only this sequence holds."""
+        for page in sequence.pages:
+            if page in self.index and self.pool.holders(page) == 1:
+                self.index.remove(page)
+
     def _allocate(self, count: int) -> list[int]:
         pages, evicted = self.pool.allocate(count)
         for page in evicted:

@@ -10,12 +10,13 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from server.http.errors import ApiError, shorten
-from server.http.middleware import ExchangeMiddleware, exchange_of
-from server.http.openapi import describe
+from server.http.exchange import exchange_of
+from server.http.middleware import ExchangeMiddleware
 from server.metrics.engine_metrics import EngineCollector
 from server.routes.generate import generation_router
 from server.routes.models import models_router
 from server.routes.operations import operations_router
+from server.schemas.openapi import describe
 from server.services import Services
 
 __all__ = ["Services", "create_app"]

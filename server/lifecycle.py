@@ -17,7 +17,7 @@ import uvloop
 
 import server
 from configs.settings import Settings
-from engine.weights.checkpoint import ModelError
+from engine.model_error import ModelError
 from engine.weights.source import ModelSource, resolve
 from scheduler.messages import EngineFacts, Start
 from server.app import create_app

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from types import MappingProxyType
 
+from engine.model_error import ModelError
 from engine.models.config import ModelConfig
 from engine.models.decoder import DecoderModel
 from engine.models.gemma3 import Gemma3Model
@@ -12,7 +13,6 @@ from engine.models.llama import LlamaModel
 from engine.models.mistral import MistralModel
 from engine.models.qwen2 import Qwen2Model
 from engine.models.qwen3 import Qwen3Model
-from engine.weights.checkpoint import ModelError
 
 FAMILIES: Mapping[str, type[DecoderModel]] = MappingProxyType(
     {

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping
 
-from engine.weights.checkpoint import Checkpoint, ModelError
+from engine.model_error import ModelError
+from engine.weights.checkpoint import Checkpoint
 from engine.weights.gguf_checkpoint import GgufCheckpoint
 from engine.weights.huggingface_checkpoint import HuggingFaceCheckpoint
 from engine.weights.source import ModelSource

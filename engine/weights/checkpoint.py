@@ -10,10 +10,6 @@ if TYPE_CHECKING:
     from engine.models.config import ModelConfig
 
 
-class ModelError(Exception):
-    """A model can't be served; the message tells the user why and names the file or tensor."""
-
-
 class Checkpoint(Protocol):
     """A model's configuration and tensors, under Hugging Face's names and layouts.
 

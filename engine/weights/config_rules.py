@@ -6,8 +6,8 @@ import math
 from collections.abc import Iterable
 from types import MappingProxyType
 
+from engine.model_error import ModelError
 from engine.models.config import ModelConfig
-from engine.weights.checkpoint import ModelError
 
 _LARGEST = MappingProxyType({"num_layers": 1024, "vocab_size": 1 << 24, "num_heads": 4096, "head_dim": 4096})
 """Far above any model; keeps a damaged file from claiming memory."""

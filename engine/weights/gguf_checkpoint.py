@@ -7,8 +7,8 @@ from pathlib import Path
 
 import torch
 
+from engine.model_error import ModelError
 from engine.models.config import ModelConfig
-from engine.weights.checkpoint import ModelError
 from engine.weights.dequantize import DEQUANTIZABLE, dequantized
 from engine.weights.gguf_config import ROPE_FACTORS_TENSOR, gguf_model_config
 from engine.weights.gguf_file import GgufFile, GgufTensor

@@ -10,8 +10,8 @@ import math
 from collections.abc import Iterator
 from typing import TypeVar
 
+from engine.model_error import ModelError
 from engine.models.config import ModelConfig, RopeScaling
-from engine.weights.checkpoint import ModelError
 from engine.weights.config_rules import check_config, valid_token_ids
 from engine.weights.gguf_file import GgufFile, MetadataValue
 from engine.weights.gguf_names import FAMILIES

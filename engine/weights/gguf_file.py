@@ -17,7 +17,7 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import NoReturn, TypeAlias
 
-from engine.weights.checkpoint import ModelError
+from engine.model_error import ModelError
 from engine.weights.gguf_types import GGUF_TYPES, GgufType
 
 MetadataValue: TypeAlias = "bool | int | float | str | list[MetadataValue]"

@@ -12,8 +12,8 @@ import msgspec
 import torch
 from safetensors import SafetensorError, safe_open
 
+from engine.model_error import ModelError
 from engine.models.config import ModelConfig
-from engine.weights.checkpoint import ModelError
 from engine.weights.huggingface_config import huggingface_model_config
 from engine.weights.json_file import read_json
 

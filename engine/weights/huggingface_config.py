@@ -14,8 +14,8 @@ from typing import Any
 
 import msgspec
 
+from engine.model_error import ModelError
 from engine.models.config import ModelConfig
-from engine.weights.checkpoint import ModelError
 from engine.weights.config_rules import check_config, valid_token_ids
 from engine.weights.huggingface_rope import Rope, global_rope, local_rope_theta, rope_scaling_of
 from engine.weights.huggingface_tokens import TokenIds, as_list, end_token_ids

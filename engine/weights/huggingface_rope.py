@@ -6,8 +6,8 @@ from pathlib import Path
 
 import msgspec
 
+from engine.model_error import ModelError
 from engine.models.config import RopeScaling
-from engine.weights.checkpoint import ModelError
 
 
 class Rope(msgspec.Struct):

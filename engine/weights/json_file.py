@@ -7,7 +7,7 @@ from typing import TypeVar
 
 import msgspec
 
-from engine.weights.checkpoint import ModelError
+from engine.model_error import ModelError
 
 _T = TypeVar("_T")
 

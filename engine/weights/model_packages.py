@@ -15,7 +15,7 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import IO
 
-from engine.weights.checkpoint import ModelError
+from engine.model_error import ModelError
 
 _COPY_BYTES = 1 << 20
 

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
-from engine.weights.checkpoint import ModelError
+from engine.model_error import ModelError
 from engine.weights.model_packages import MODEL_PACKAGES, default_cache_dir, package_file
 
 _HUB_ID = re.compile(r"[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*", re.ASCII)

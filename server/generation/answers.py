@@ -10,23 +10,15 @@ import msgspec
 from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
+from server.generation.events import SSE_HEADERS, EventStream, error_frames, send_events
 from server.generation.formats import ChatFormat, CompletionFormat, Format, usage_json
 from server.generation.job import GenerationJob
+from server.generation.request_record import RequestRecord
 from server.generation.running import ChoiceDelta, Generation, running
 from server.http.body import ClientDisconnected
 from server.http.errors import ApiError
-from server.http.middleware import exchange_of
-from server.http.streaming import (
-    SSE_HEADERS,
-    ClientStalled,
-    EventStream,
-    EventWriter,
-    drop_connection,
-    error_frames,
-    send_events,
-    until_disconnect,
-)
-from server.metrics.request_record import RequestRecord
+from server.http.exchange import exchange_of
+from server.http.writer import ClientStalled, ResponseWriter, drop_connection, until_disconnect
 from server.services import Services
 from server.text.tokenizer import TokenTable
 
@@ -54,7 +46,7 @@ class GenerationResponse(Response):
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Run the job; stop it at once when the client goes or does not read."""
         settings = self._services.settings
-        writer = EventWriter(send, settings.write_timeout)
+        writer = ResponseWriter(send, settings.write_timeout)
         respond = self._stream if self._job.stream else self._whole
         try:
             await until_disconnect(receive, respond(scope, writer))
@@ -64,7 +56,7 @@ class GenerationResponse(Response):
             exchange_of(scope).notes["client"] = "stalled"
             await drop_connection(scope, receive)
 
-    async def _stream(self, scope: Scope, writer: EventWriter) -> None:
+    async def _stream(self, scope: Scope, writer: ResponseWriter) -> None:
         events = EventStream(self._format, include_usage=self._job.include_usage)
         try:
             async with self._running(scope) as generation:
@@ -75,7 +67,7 @@ class GenerationResponse(Response):
                 raise
             await writer.write(error_frames(error), last=True)
 
-    async def _whole(self, scope: Scope, writer: EventWriter) -> None:
+    async def _whole(self, scope: Scope, writer: ResponseWriter) -> None:
         deltas: list[list[ChoiceDelta]] = [[] for _ in range(self._job.n * len(self._job.requests))]
         async with self._running(scope) as generation:
             while not generation.finished:

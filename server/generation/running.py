@@ -19,8 +19,8 @@ from server.engine_client.protocol import (
     QueueFull,
 )
 from server.generation.job import GenerationJob
+from server.generation.request_record import RequestRecord
 from server.http.errors import ApiError, cut_off, engine_error, engine_unavailable, queue_full
-from server.metrics.request_record import RequestRecord
 from server.text.choice_text import ChoiceText
 from server.text.tokenizer import TokenTable
 

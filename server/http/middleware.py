@@ -10,13 +10,12 @@ import re
 import time
 import uuid
 from collections.abc import Callable
-from dataclasses import dataclass, field
-from typing import Any
 
 from starlette.datastructures import Headers, MutableHeaders
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from server.http.errors import ApiError, internal_error
+from server.http.exchange import Exchange
 from server.metrics.registry import Metrics
 
 REQUEST_ID = re.compile(r"[A-Za-z0-9._-]{1,128}")
@@ -25,21 +24,6 @@ PROBES = frozenset({"/health", "/ready", "/metrics"})
 """Asked every few seconds; logged at debug level only."""
 
 logger = logging.getLogger("server.access")
-
-
-@dataclass(slots=True)
-class Exchange:
-    """One HTTP request and its response, for everyone who handles it. In ``scope["exchange"]``."""
-
-    request_id: str
-    method: str
-    path: str
-    arrived_at: float
-    """Monotonic seconds."""
-    status: int | None = None
-    """None until the response has started."""
-    notes: dict[str, Any] = field(default_factory=dict)
-    """What handlers add to the log line."""
 
 
 class ExchangeMiddleware:
@@ -117,14 +101,6 @@ async def send_error(error: ApiError, send: Send) -> None:
     raw = [(name.lower().encode(), value.encode()) for name, value in headers.items()]
     await send({"type": "http.response.start", "status": error.status, "headers": raw})
     await send({"type": "http.response.body", "body": body})
-
-
-def exchange_of(scope: Scope) -> Exchange:
-    """The exchange that a request belongs to."""
-    exchange = scope["exchange"]
-    if not isinstance(exchange, Exchange):
-        raise TypeError("the request did not come through ExchangeMiddleware")
-    return exchange
 
 
 def _as_routed(scope: Scope, exchange: Exchange) -> Scope:

@@ -13,9 +13,9 @@ from server.generation.answers import GenerationResponse, chat_response, complet
 from server.generation.job import GenerationJob
 from server.http.body import ClientDisconnected, beside_loop, check_content_type, decode_object, read_body
 from server.http.errors import ApiError
-from server.http.openapi import request_body, stream_responses
 from server.schemas.chat import ChatCompletionRequest
 from server.schemas.completions import CompletionRequest
+from server.schemas.openapi import request_body, stream_responses
 from server.schemas.options import GenerationOptions
 from server.schemas.parsing import parse_request
 from server.schemas.responses import ChatCompletion, ChatCompletionChunk, Completion, CompletionChunk

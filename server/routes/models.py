@@ -5,7 +5,7 @@ from __future__ import annotations
 from fastapi import APIRouter
 
 from server.http.errors import model_not_found
-from server.http.openapi import error_responses
+from server.schemas.openapi import error_responses
 from server.schemas.responses import Model, ModelList
 from server.services import Services
 

@@ -6,7 +6,7 @@ from fastapi import APIRouter, Request
 from starlette.responses import JSONResponse, Response
 
 from server.engine_client.protocol import EngineState
-from server.http.openapi import error_responses
+from server.schemas.openapi import error_responses
 from server.schemas.responses import Health, Version
 from server.services import Services
 from server.validation import ready_engine

@@ -11,7 +11,7 @@ from typing import Any
 
 import jinja2
 
-from engine.weights.checkpoint import ModelError
+from engine.model_error import ModelError
 from server.text.content_format import ContentFormat, content_format
 from server.text.template_environment import template_environment
 from server.text.tokenizer.tokenizer import Tokenizer

@@ -6,7 +6,7 @@ import json
 from pathlib import Path
 from typing import Any
 
-from engine.weights.checkpoint import ModelError
+from engine.model_error import ModelError
 
 
 def read_json_object(path: Path) -> dict[str, Any]:

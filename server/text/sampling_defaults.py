@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 import msgspec
 from msgspec import Meta
 
-from engine.weights.checkpoint import ModelError
+from engine.model_error import ModelError
 from server.text.model_files import read_json_object
 
 if TYPE_CHECKING:

@@ -12,12 +12,12 @@ from torch import Tensor
 from transformers import AutoConfig
 from transformers.modeling_rope_utils import ROPE_INIT_FUNCTIONS
 
+from engine.model_error import ModelError
 from engine.model_loader import compute_dtype, load_model
 from engine.models.config import ModelConfig
 from engine.models.layers import DenseLinear, PackedLinear, make_linear, packing_helps
 from engine.models.registry import expected_tensors, model_class
 from engine.models.rotary import full_frequencies
-from engine.weights.checkpoint import ModelError
 from engine.weights.huggingface_checkpoint import HuggingFaceCheckpoint
 from tests.builders.tiny_models import CASES, make_tiny_model
 

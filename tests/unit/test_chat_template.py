@@ -13,7 +13,7 @@ import tokenizers
 from tokenizers import models
 from transformers import PreTrainedTokenizerFast
 
-from engine.weights.checkpoint import ModelError
+from engine.model_error import ModelError
 from engine.weights.source import resolve
 from server.text.chat_template import ChatTemplate, ChatTemplateError, load_chat_template
 from server.text.content_format import content_format

@@ -10,7 +10,7 @@ import pytest
 import torch
 from gguf.quants import dequantize, quantize
 
-from engine.weights.checkpoint import ModelError
+from engine.model_error import ModelError
 from engine.weights.gguf_checkpoint import GgufCheckpoint
 from engine.weights.source import resolve
 from tests.builders.gguf_files import TinyModel, reference_tensors, write_model

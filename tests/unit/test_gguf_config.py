@@ -12,8 +12,8 @@ import torch
 from transformers import LlamaConfig
 from transformers.modeling_rope_utils import ROPE_INIT_FUNCTIONS
 
+from engine.model_error import ModelError
 from engine.models.config import ModelConfig, RopeScaling
-from engine.weights.checkpoint import ModelError
 from engine.weights.gguf_config import gguf_model_config
 from engine.weights.gguf_file import GgufFile
 from tests.builders.gguf_files import TinyModel, write_model

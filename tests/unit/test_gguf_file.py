@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 from gguf.constants import GGML_QUANT_SIZES, GGMLQuantizationType, GGUFEndian
 
+from engine.model_error import ModelError
 from engine.weights import gguf_file
-from engine.weights.checkpoint import ModelError
 from engine.weights.gguf_file import GgufFile
 from engine.weights.gguf_types import GGUF_TYPES
 from tests.builders.gguf_files import key_value, raw_file, string, tensor_entry

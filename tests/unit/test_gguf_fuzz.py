@@ -9,7 +9,7 @@ import torch
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from engine.weights.checkpoint import ModelError
+from engine.model_error import ModelError
 from engine.weights.gguf_checkpoint import GgufCheckpoint
 from tests.builders.gguf_files import TinyModel, write_model
 

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from collections import deque
 
-import pytest
-
 from scheduler.clock import VirtualClock
 from scheduler.iteration_loop import IterationLoop
 from scheduler.messages import AbortRequest, AddRequest, IterationOutput
@@ -97,6 +95,11 @@ def test_an_abort_while_waiting_is_published_at_once():
     assert published[-1].stats.host_pages_used == 0
 
 
-def test_a_broken_request_is_not_swallowed():
-    with pytest.raises(ValueError, match="live already"):
-        run(Script([add("a"), add("a")]))
+def test_a_broken_request_ends_alone():
+    params = SamplingParams(max_tokens=3, seed=0)
+    broken = Request(request_id=RequestId("b"), prompt_token_ids=(1,) * 64, sampling=params, n=2)
+    published, _executor = run(Script([add("a", max_tokens=2), AddRequest(broken)], [], []))
+    first = [(one.request_id, one.index, one.finish_reason) for one in published[0].outputs]
+    assert first == [("b", 0, FinishReason.ERROR), ("b", 1, FinishReason.ERROR)]
+    assert "context_length" in published[0].outputs[0].error
+    assert published[2].outputs[0].finish_reason is FinishReason.LENGTH

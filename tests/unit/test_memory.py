@@ -13,6 +13,9 @@ def test_the_containers_limit_counts_if_it_is_lower(tmp_path):
     assert free_host_bytes(tmp_path, tmp_path) == 4096 * 1024
     (tmp_path / "memory.max").write_text("3000\n")
     assert free_host_bytes(tmp_path, tmp_path) == 2000
+    (tmp_path / "memory.stat").write_text("anon 900\ninactive_file 400\nactive_file 7\n")
+    assert free_host_bytes(tmp_path, tmp_path) == 2400
+    (tmp_path / "memory.stat").unlink()
     (tmp_path / "memory.current").write_text("4000\n")
     assert free_host_bytes(tmp_path, tmp_path) == 0
 

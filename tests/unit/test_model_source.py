@@ -12,7 +12,7 @@ import huggingface_hub
 import pytest
 from huggingface_hub.errors import LocalEntryNotFoundError
 
-from engine.weights.checkpoint import ModelError
+from engine.model_error import ModelError
 from engine.weights.model_packages import MODEL_PACKAGES, ModelPackage, default_cache_dir, package_file
 from engine.weights.source import ModelSource, resolve
 

@@ -10,8 +10,9 @@ import torch
 from safetensors.torch import save_file
 from transformers import LlamaConfig
 
+from engine.model_error import ModelError
 from engine.weights.check import check_checkpoint, open_checkpoint
-from engine.weights.checkpoint import Checkpoint, ModelError
+from engine.weights.checkpoint import Checkpoint
 from engine.weights.gguf_checkpoint import GgufCheckpoint
 from engine.weights.huggingface_checkpoint import HuggingFaceCheckpoint
 from engine.weights.source import ModelSource

@@ -21,7 +21,7 @@ from transformers import (
     Qwen2ForCausalLM,
 )
 
-from engine.weights.checkpoint import ModelError
+from engine.model_error import ModelError
 from engine.weights.huggingface_checkpoint import HuggingFaceCheckpoint
 
 SMALL: dict[str, Any] = {

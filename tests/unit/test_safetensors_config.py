@@ -20,8 +20,8 @@ from transformers import (
     Qwen3Config,
 )
 
+from engine.model_error import ModelError
 from engine.models.config import ModelConfig, RopeScaling
-from engine.weights.checkpoint import ModelError
 from engine.weights.huggingface_config import huggingface_model_config
 
 SMALL: dict[str, Any] = {

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from engine.weights.checkpoint import ModelError
+from engine.model_error import ModelError
 from engine.weights.source import ModelSource
 from server.text.sampling_defaults import SamplingDefaults, load_sampling_defaults
 

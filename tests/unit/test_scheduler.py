@@ -203,7 +203,7 @@ def test_stop_tokens_end_also_when_end_of_sequence_is_ignored():
 
 def test_a_failed_token_ends_only_its_own_sequence():
     engine = Engine(limits())
-    engine.scheduler.add(request("a"))
+    engine.scheduler.add(request("a", prompt=range(9)))
     engine.scheduler.add(request("b"))
     plan = engine.scheduler.schedule()
     assert plan is not None
@@ -213,6 +213,11 @@ def test_a_failed_token_ends_only_its_own_sequence():
     outputs = engine.scheduler.commit(plan, type(result)(result.iteration, (failed, result.tokens[1])))
     assert [one.finish_reason for one in outputs] == [FinishReason.ERROR, None]
     assert outputs[0].error == "logits are not finite" and outputs[0].token_ids == ()
+    engine.run()
+    assert engine.scheduler.stats(None, 0.0).host_pages_cached == 2, "only b's can be found again"
+    engine.scheduler.add(request("c", prompt=range(9)))
+    plan = engine.step()
+    assert plan is not None and plan.sequences[0].start == 0
     engine.run()
     assert engine.scheduler.stats(None, 0.0).host_pages_used == 0
 

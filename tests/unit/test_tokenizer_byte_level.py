@@ -9,7 +9,7 @@ import pytest
 import tokenizers
 from tokenizers import models, pre_tokenizers, trainers
 
-from engine.weights.checkpoint import ModelError
+from engine.model_error import ModelError
 from server.text.tokenizer.gguf import tokenizer_from_metadata
 from server.text.tokenizer.pre_tokenization import pre_tokenization
 from tests.builders.texts import corpus

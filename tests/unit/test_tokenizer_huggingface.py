@@ -13,7 +13,7 @@ import tokenizers
 from tokenizers import AddedToken, decoders, models, normalizers, pre_tokenizers, processors, trainers
 from transformers import AutoTokenizer
 
-from engine.weights.checkpoint import ModelError
+from engine.model_error import ModelError
 from engine.weights.source import ModelSource
 from server.text.tokenizer import Tokenizer, load_tokenizer
 from tests.builders.texts import corpus

@@ -11,7 +11,7 @@ import tokenizers
 from tokenizers import models, normalizers, trainers
 from transformers.tokenization_utils_base import generate_merges
 
-from engine.weights.checkpoint import ModelError
+from engine.model_error import ModelError
 from server.text.tokenizer import Tokenizer
 from server.text.tokenizer.gguf import tokenizer_from_metadata
 from server.text.tokenizer.sentencepiece_merges import merges_from_scores

@@ -16,7 +16,7 @@ from typing import Any
 import tokenizers
 from tokenizers import AddedToken, models, normalizers
 
-from engine.weights.checkpoint import ModelError
+from engine.model_error import ModelError
 from server.text.tokenizer.native_errors import NativeErrors
 from server.text.tokenizer.pre_tokenization import pre_tokenization
 from server.text.tokenizer.sentencepiece_merges import merges_from_scores

@@ -10,7 +10,7 @@ import msgspec
 import tokenizers
 from tokenizers import AddedToken
 
-from engine.weights.checkpoint import ModelError
+from engine.model_error import ModelError
 from server.text.model_files import read_json_object
 from server.text.tokenizer.native_errors import NativeErrors
 from server.text.tokenizer.tokenizer import Tokenizer

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from types import TracebackType
 
-from engine.weights.checkpoint import ModelError
+from engine.model_error import ModelError
 
 
 class NativeErrors:

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 from tokenizers import Regex, normalizers, pre_tokenizers
 
-from engine.weights.checkpoint import ModelError
+from engine.model_error import ModelError
 
 _GPT2 = r"'s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+"
 _LLAMA3 = (

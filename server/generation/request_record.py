@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
-from server.http.middleware import Exchange
+from server.http.exchange import Exchange
 from server.metrics.engine_metrics import LiveRequests
 from server.metrics.registry import Metrics
 

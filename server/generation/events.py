@@ -1,0 +1,83 @@
+"""The answer as server-sent events."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping
+from types import MappingProxyType
+
+import msgspec
+
+from server.generation.formats import Format, usage_json
+from server.generation.running import ChoiceDelta, Generation
+from server.http.errors import ApiError
+from server.http.writer import ResponseWriter
+
+DONE = b"data: [DONE]\n\n"
+PING = b": ping\n\n"
+SSE_HEADERS: Mapping[str, str] = MappingProxyType(
+    {
+        "content-type": "text/event-stream; charset=utf-8",
+        "cache-control": "no-cache",
+        "x-accel-buffering": "no",
+    }
+)
+
+
+class EventStream:
+    """The frames of one answer.
+
+    Args:
+        format: the endpoint's.
+        include_usage: whether a last chunk carries the usage.
+    """
+
+    def __init__(self, format: Format, *, include_usage: bool) -> None:
+        self._format = format
+        self._include_usage = include_usage
+        # Every chunk differs in its one choice only; the rest is encoded once.
+        envelope = msgspec.json.encode(format.envelope(chunk=True))
+        self._head = b"data: " + envelope[:-1] + b',"choices":['
+        self._end_of_chunk = b'],"usage":null}\n\n' if include_usage else b"]}\n\n"
+
+    def frames(self, deltas: list[ChoiceDelta]) -> bytes:
+        """One frame for each chunk; none for deltas with nothing to see."""
+        head, encode, end = self._head, msgspec.json.encode, self._end_of_chunk
+        return b"".join(
+            [head + encode(entry) + end for delta in deltas for entry in self._format.chunk_choices(delta)]
+        )
+
+    def ending(self, generation: Generation) -> bytes:
+        """What follows the last choice's end."""
+        if not self._include_usage:
+            return DONE
+        usage = msgspec.json.encode(usage_json(generation.usage))
+        return self._head + b'],"usage":' + usage + b"}\n\n" + DONE
+
+
+def error_frames(error: ApiError) -> bytes:
+    """The end of a stream that failed after it had begun."""
+    return b"data: " + error.body() + b"\n\n" + DONE
+
+
+async def send_events(
+    generation: Generation, events: EventStream, writer: ResponseWriter, keepalive: float
+) -> None:
+    """Write a generation's events as they come, and a comment after ``keepalive`` seconds of silence.
+
+    Raises:
+        ApiError: the generation failed.
+        ClientStalled: the client did not read in time.
+    """
+    while not generation.finished:
+        try:
+            async with asyncio.timeout_at(writer.written_at + keepalive):
+                deltas = await generation.next_deltas()
+        except TimeoutError:
+            await writer.write(PING)
+            continue
+        data = events.frames(deltas)
+        if generation.finished:
+            await writer.write(data + events.ending(generation), last=True)
+        elif data:
+            await writer.write(data)
