@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import logging
 import socket
 import threading
 from collections import deque
@@ -12,6 +14,8 @@ import msgspec
 from scheduler.messages import MAX_MESSAGE_BYTES, AbortRequest, AddRequest, FromEngine, Start, ToEngine
 
 _LENGTH_BYTES = 4
+
+logger = logging.getLogger(__name__)
 
 
 class Connection:
@@ -76,6 +80,8 @@ class Connection:
                     self._arrived.notify()
         except EOFError:
             pass
+        except (ValueError, msgspec.DecodeError) as error:
+            logger.error("the server sent what can't be read: %s", error)
         finally:
             with self._arrived:
                 self._closed = True
@@ -102,9 +108,13 @@ class Connection:
 
     def _write(self) -> None:
         encoder = msgspec.msgpack.Encoder()
-        while (message := self._outbox.get()) is not None:
-            body = encoder.encode(message)
-            try:
+        try:
+            while (message := self._outbox.get()) is not None:
+                body = encoder.encode(message)
                 self._socket.sendall(len(body).to_bytes(_LENGTH_BYTES, "big") + body)
-            except OSError:
-                return
+        except OSError:
+            return
+        finally:
+            # However writing ended, nobody may wait for more: the reader, and so the loop, ends too.
+            with contextlib.suppress(OSError):
+                self._socket.shutdown(socket.SHUT_RDWR)

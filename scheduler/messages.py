@@ -103,7 +103,6 @@ class SchedulerStats(msgspec.Struct, frozen=True, kw_only=True):
     """Prompt tokens looked up in the prefix index."""
     prefix_hits_total: int
     """Prompt tokens found there."""
-    iterations_total: int
     prefill_tokens: int
     """Prompt tokens computed in this iteration."""
     decode_tokens: int

@@ -157,7 +157,6 @@ class Scheduler:
             preemptions_total=self._preemptions,
             prefix_queries_total=self._prefix_queries,
             prefix_hits_total=self._prefix_hits,
-            iterations_total=self._iterations,
             prefill_tokens=sum(len(one.token_ids) for one in scheduled) - decoding,
             decode_tokens=decoding,
             iteration_seconds=seconds,

@@ -37,7 +37,7 @@ class EngineFailed(Exception):
 
 
 class SupervisedEngineClient:
-    """Implements ``engine_protocol.EngineClient`` over an engine process that it starts and restarts.
+    """Implements ``protocol.EngineClient`` over an engine process that it starts and restarts.
 
     Args:
         start: What the engine is to load.

@@ -5,6 +5,8 @@ from __future__ import annotations
 from functools import partial
 from typing import Any
 
+import msgspec
+
 from scheduler.messages import EngineFacts
 from server.generation.encoding import encode_prompt
 from server.http.body import beside_loop
@@ -27,7 +29,8 @@ async def chat_prompt(body: ChatCompletionRequest, services: Services, facts: En
         ApiError: 400, the template refuses the conversation, there is none, or the text is far too long.
     """
     _check_template_options(body)
-    size = sum(MESSAGE_CHARACTERS + _size(message.content) for message in body.messages)
+    size = sum(MESSAGE_CHARACTERS + _size(message) for message in body.messages)
+    size += len(msgspec.json.encode(body.chat_template_kwargs))
     encode = partial(_render_and_encode, body, services, facts.context_length)
     return await beside_loop(services.worker, size, encode, inline=INLINE_CHARACTERS)
 
@@ -127,7 +130,17 @@ def _for_template(message: Message) -> dict[str, Any]:
     return {"content": "", **message.model_dump(exclude_none=True)}
 
 
-def _size(content: Content | None) -> int:
+def _size(message: Message) -> int:
+    """Characters that rendering a message may make."""
+    return len(message.name or "") + _content_size(message.content) + _calls_size(message)
+
+
+def _content_size(content: Content | None) -> int:
     if content is None:
         return 0
     return len(content) if isinstance(content, str) else sum(len(part.text) for part in content)
+
+
+def _calls_size(message: Message) -> int:
+    calls = message.tool_calls or [] if isinstance(message, AssistantMessage) else []
+    return sum(len(call.function.name) + len(call.function.arguments) for call in calls)

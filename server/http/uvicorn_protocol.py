@@ -1,9 +1,12 @@
-"""uvicorn's HTTP/1 protocol with three things put right.
+"""uvicorn's HTTP/1 protocol with four things put right.
 
 * A response of unknown length to an HTTP/1.0 client is ended by closing the connection. uvicorn sends
   chunks, which HTTP/1.0 does not have (RFC 9112, section 6.3).
 * A request that is no HTTP gets OpenAI's error object, not plain text.
 * The application can drop a connection whose client does not read: closing it would wait for the client.
+* Neither does an idle connection outlive its time because the end of a response was never read.
+
+It overrides methods that are not uvicorn's public interface, so pyproject.toml bounds uvicorn's version.
 """
 
 from __future__ import annotations
@@ -29,6 +32,19 @@ class HttpProtocol(HttpToolsProtocol):
         )
         self.transport.write(head.encode() + body)
         self.transport.close()
+
+    def on_response_complete(self) -> None:
+        """Bound how long a closing connection waits for its client to read."""
+        super().on_response_complete()
+        if self.transport.is_closing() and self.transport.get_write_buffer_size():
+            self.loop.call_later(self.timeout_keep_alive, self.transport.abort)
+
+    def timeout_keep_alive_handler(self) -> None:
+        """Closing waits until what was written is read; a client that has not by now never will."""
+        if not self.transport.is_closing() and self.transport.get_write_buffer_size():
+            self.transport.abort()
+        else:
+            super().timeout_keep_alive_handler()
 
     def _start_asgi_task(self, cycle: RequestResponseCycle, app: ASGI3Application) -> None:
         cycle.scope["extensions"] = {DROP_CONNECTION: {"now": cycle.transport.abort}}

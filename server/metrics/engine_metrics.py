@@ -55,6 +55,9 @@ class EngineCollector(Collector):
         yield self._gauge("requests_running", "Requests that have got output", self._live.with_output)
         yield self._gauge("requests_waiting", "Requests waiting to be scheduled", waiting)
         yield self._gauge("requests_prefilling", "Requests whose prompt is being computed", prefilling)
+        running, queued = (stats.sequences_running, stats.sequences_waiting) if stats else (0, 0)
+        yield self._gauge("sequences_running", "Sequences that hold KV pages", running)
+        yield self._gauge("sequences_waiting", "Sequences waiting for KV pages or for a place", queued)
 
     def _pages(self) -> Iterable[Metric]:
         facts, stats = self._engine.facts, self._engine.stats

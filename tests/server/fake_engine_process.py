@@ -134,6 +134,7 @@ def serve(peer: Peer) -> None:
 
 
 def stats(iterations: int, running: int) -> SchedulerStats:
+    """The number of iterations stands where prefix queries do, for tests that wait for some."""
     return SchedulerStats(
         sequences_running=running,
         sequences_waiting=0,
@@ -141,9 +142,8 @@ def stats(iterations: int, running: int) -> SchedulerStats:
         host_pages_used=running,
         host_pages_cached=0,
         preemptions_total=0,
-        prefix_queries_total=0,
+        prefix_queries_total=iterations,
         prefix_hits_total=0,
-        iterations_total=iterations,
         prefill_tokens=0,
         decode_tokens=running,
         iteration_seconds=0.002,

@@ -326,3 +326,19 @@ async def test_long_bodies_and_long_texts_are_handled_off_the_loop(engine, user,
             messages = [{"role": "user", "content": "x" * content}]
             await ask(http, CHAT, messages=messages, user="u" * user)
     assert worker.calls == calls
+
+
+async def test_tool_calls_and_template_options_count_as_text(engine):
+    engine.facts = msgspec.structs.replace(FACTS, context_length=100_000)
+    call = {"id": "c", "type": "function", "function": {"name": "f", "arguments": "x" * 9_000}}
+    for extra in (
+        {"messages": [{"role": "assistant", "tool_calls": [call]}]},
+        {"messages": [{"role": "user", "content": "x", "name": "n" * 9_000}]},
+        {"messages": [{"role": "user", "content": "x"}], "chat_template_kwargs": {"a": "x" * 9_000}},
+    ):
+        with CountingWorker() as worker:
+            services = dataclasses.replace(make_services(engine), worker=worker)
+            transport = httpx.ASGITransport(create_app(services))
+            async with httpx.AsyncClient(transport=transport, base_url="http://test") as http:
+                await ask(http, CHAT, **extra)
+        assert worker.calls == 1, extra

@@ -218,7 +218,7 @@ def test_outputs_that_arrived_before_the_death_are_delivered_first() -> None:
     async def test() -> None:
         async with engine(start_message()) as (client, _):
             stream = client.submit(request("a", max_tokens=1000))
-            await until(lambda: client.stats is not None and client.stats.iterations_total > 3)
+            await until(lambda: client.stats is not None and client.stats.prefix_queries_total > 3)
             assert client.process_id is not None
             os.kill(client.process_id, signal.SIGKILL)
             await until(lambda: client.facts is None)

@@ -31,7 +31,6 @@ STATS = SchedulerStats(
     preemptions_total=4,
     prefix_queries_total=100,
     prefix_hits_total=25,
-    iterations_total=9,
     prefill_tokens=30,
     decode_tokens=2,
     iteration_seconds=0.5,
