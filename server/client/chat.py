@@ -6,7 +6,7 @@ import argparse
 import contextlib
 import sys
 import unicodedata
-from collections.abc import Callable, Generator, Iterable, Sequence
+from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -35,7 +35,8 @@ _DIM, _PLAIN = "\033[2m", "\033[0m"
 class Connection:
     """A server, and what every request to it says."""
 
-    http: httpx.Client
+    url: str
+    headers: Mapping[str, str]
     model: str
     temperature: float | None
     max_tokens: int | None
@@ -54,13 +55,17 @@ class Connection:
         try:
             yield from self._events(msgspec.json.encode(body))
         except httpx.ConnectError as failure:
-            raise RemoteError(no_server(str(self.http.base_url))) from failure
+            raise RemoteError(no_server(self.url)) from failure
         except httpx.HTTPError as failure:
             raise RemoteError(f"the connection was lost: {failure}") from failure
 
     def _events(self, body: bytes) -> Generator[ChunkChoice]:
         headers = {"Content-Type": "application/json"}
-        with self.http.stream("POST", "/v1/chat/completions", content=body, headers=headers) as response:
+        # A client for each answer: closing it ends the connection, wherever Ctrl-C struck.
+        with (
+            _client(self.url, self.headers) as http,
+            http.stream("POST", "/v1/chat/completions", content=body, headers=headers) as response,
+        ):
             if response.status_code != httpx.codes.OK:
                 raise refusal(response.status_code, response.read())
             decoder = EventDecoder()
@@ -133,22 +138,19 @@ def run(argv: Sequence[str]) -> int:
         return int(stop.code or 0)
     screen = Screen(_write, sys.stdout.isatty())
     try:
-        with httpx.Client(
-            base_url=api_root(options.url),
-            headers=auth_headers(options.api_key),
-            timeout=httpx.Timeout(None, connect=10.0),  # an answer may queue for long
-        ) as http:
-            connection = Connection(
-                http=http,
-                model=_model(http, options.model),
-                temperature=options.temperature,
-                max_tokens=options.max_tokens,
-            )
-            conversation = Conversation(options.system)
-            if message is None:
-                _converse(connection, conversation, screen)
-            else:
-                _reply(connection, conversation, screen, message)
+        url, headers = api_root(options.url), auth_headers(options.api_key)
+        connection = Connection(
+            url=url,
+            headers=headers,
+            model=_model(url, headers, options.model),
+            temperature=options.temperature,
+            max_tokens=options.max_tokens,
+        )
+        conversation = Conversation(options.system)
+        if message is None:
+            _converse(connection, conversation, screen)
+        else:
+            _reply(connection, conversation, screen, message)
     except RemoteError as error:
         print(f"tandem chat: {error}", file=sys.stderr)
         return 1
@@ -160,7 +162,7 @@ def run(argv: Sequence[str]) -> int:
 def _converse(connection: Connection, conversation: Conversation, screen: Screen) -> None:
     with contextlib.suppress(ImportError):
         import readline  # noqa: F401 - gives input() a history and line editing
-    print(f"{connection.model} at {connection.http.base_url}. {_HELP}.")
+    print(f"{connection.model} at {connection.url}. {_HELP}.")
     while True:
         try:
             line = input("> ").strip()
@@ -210,12 +212,18 @@ def _reply(connection: Connection, conversation: Conversation, screen: Screen, m
         print("[cut off: the answer reached the token limit]", file=sys.stderr)
 
 
-def _model(http: httpx.Client, wanted: str | None) -> str:
+def _client(url: str, headers: Mapping[str, str]) -> httpx.Client:
+    timeout = httpx.Timeout(None, connect=10.0)  # an answer may queue for long
+    return httpx.Client(base_url=url, headers=headers, timeout=timeout)
+
+
+def _model(url: str, headers: Mapping[str, str], wanted: str | None) -> str:
     """The wanted or the first model; asking for the list shows early whether a server is there."""
     try:
-        response = http.get("/v1/models", timeout=10.0)
+        with _client(url, headers) as http:
+            response = http.get("/v1/models", timeout=10.0)
     except httpx.HTTPError as failure:
-        raise RemoteError(no_server(str(http.base_url))) from failure
+        raise RemoteError(no_server(url)) from failure
     if wanted:
         return wanted
     if response.status_code != httpx.codes.OK:

@@ -8,6 +8,7 @@ import msgspec
 from msgspec import Meta
 
 from engine.model_error import ModelError
+from engine.weights.model_packages import MODEL_PACKAGES
 from server.text.model_files import read_json_object
 
 if TYPE_CHECKING:
@@ -26,7 +27,9 @@ class SamplingDefaults(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def load_sampling_defaults(source: ModelSource) -> SamplingDefaults:
-    """The values in a Hugging Face directory's generation_config.json; neutral ones for GGUF.
+    """The values in a Hugging Face directory's generation_config.json, or those of a model package.
+
+    Neutral ones for other GGUF files.
 
     ``do_sample`` is not regarded, as in vLLM: a recommended temperature counts without it.
 
@@ -34,7 +37,8 @@ def load_sampling_defaults(source: ModelSource) -> SamplingDefaults:
         ModelError: the file is no JSON object, or a value is of the wrong type or out of range.
     """
     if source.kind != "huggingface":
-        return SamplingDefaults()
+        package = MODEL_PACKAGES.get(source.short_name)
+        return msgspec.convert({} if package is None else dict(package.sampling), SamplingDefaults)
     path = source.path / "generation_config.json"
     config = read_json_object(path)
     names = SamplingDefaults.__struct_fields__

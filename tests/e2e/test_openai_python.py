@@ -78,7 +78,8 @@ def test_completions_with_logprobs(client: openai.OpenAI):
 
 
 def test_seeded_choices_differ_from_each_other_and_repeat(client: openai.OpenAI):
-    asked = {"model": MODEL, "messages": question("Tell me a story."), "n": 3, "seed": 7, "max_tokens": 12}
+    messages = question("Tell me a story.")
+    asked = {"model": MODEL, "messages": messages, "n": 3, "seed": 7, "max_tokens": 12, "temperature": 1}
     first = [choice.message.content for choice in client.chat.completions.create(**asked).choices]
     again = [choice.message.content for choice in client.chat.completions.create(**asked).choices]
     assert first == again and len(set(first)) == 3

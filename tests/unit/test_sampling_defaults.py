@@ -60,3 +60,8 @@ def test_the_neutral_values_are_those_that_change_nothing():
 def test_wrong_values_are_named(tmp_path: Path, text: str, message: str):
     with pytest.raises(ModelError, match=message):
         load(tmp_path, text)
+
+
+def test_the_packaged_model_has_what_its_card_recommends(tmp_path):
+    source = ModelSource("gguf", tmp_path / "m.gguf", "smollm2-135m-instruct")
+    assert load_sampling_defaults(source) == SamplingDefaults(temperature=0.2, top_p=0.9)
