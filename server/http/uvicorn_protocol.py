@@ -1,9 +1,10 @@
-"""uvicorn's HTTP/1 protocol with four things put right.
+"""uvicorn's HTTP/1 protocol with five things put right.
 
 * A response of unknown length to an HTTP/1.0 client is ended by closing the connection. uvicorn sends
   chunks, which HTTP/1.0 does not have (RFC 9112, section 6.3).
 * A request that is no HTTP gets OpenAI's error object, not plain text.
 * The application can drop a connection whose client does not read: closing it would wait for the client.
+* What is written to a connection that was dropped a moment ago is lost, not a fault.
 * Neither does an idle connection outlive its time because the end of a response was never read.
 
 It overrides methods that are not uvicorn's public interface, so pyproject.toml bounds uvicorn's version.
@@ -50,7 +51,20 @@ class HttpProtocol(HttpToolsProtocol):
         cycle.scope["extensions"] = {DROP_CONNECTION: {"now": cycle.transport.abort}}
         if cycle.scope["http_version"] == "1.0":
             app = _close_delimited(app, cycle)
-        super()._start_asgi_task(cycle, app)
+        super()._start_asgi_task(cycle, _while_open(app, cycle))
+
+
+def _while_open(app: ASGI3Application, cycle: RequestResponseCycle) -> ASGI3Application:
+    """An app that may go on sending until it learns that the connection is gone."""
+
+    async def adapted(scope: Scope, receive: ASGIReceiveCallable, send: ASGISendCallable) -> None:
+        async def send_if_open(event: ASGISendEvent) -> None:
+            if not cycle.transport.is_closing():
+                await send(event)
+
+        await app(scope, receive, send_if_open)
+
+    return adapted
 
 
 def _close_delimited(app: ASGI3Application, cycle: RequestResponseCycle) -> ASGI3Application:

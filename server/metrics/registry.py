@@ -60,7 +60,10 @@ class Metrics:
 
     def render(self, accept: str) -> tuple[bytes, str]:
         """The metrics in the format that an ``Accept`` header asks for, and its content type."""
-        encode, content_type = choose_encoder(accept)
+        try:
+            encode, content_type = choose_encoder(accept)
+        except (TypeError, ValueError):  # the library's answer to a version that is no number
+            encode, content_type = choose_encoder("")
         return encode(self.registry), content_type
 
     def observe_iteration(self, stats: SchedulerStats) -> None:

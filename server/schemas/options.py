@@ -8,6 +8,8 @@ from pydantic import AfterValidator, Discriminator, Field, Tag
 
 from server.schemas.base import CONST_FALSE, INTEGRAL, REPRESENTABLE, Body, Flag, Text, always, refusal, tag
 
+MAX_COUNT = 2**63 - 1
+"""Of tokens, and a token id: the engine's messages carry nothing larger."""
 MAX_CHOICES = 128
 MAX_STOPS = 16
 MAX_STOP_CHARACTERS = 1024
@@ -29,7 +31,7 @@ UNSUPPORTED_EVERYWHERE = frozenset(
 )
 
 
-Count = Annotated[int, Field(strict=True, ge=0), INTEGRAL]
+Count = Annotated[int, Field(strict=True, ge=0, le=MAX_COUNT), INTEGRAL]
 Share = Annotated[float, Field(strict=True, ge=0.0, le=1.0), REPRESENTABLE]
 Penalty = Annotated[float, Field(strict=True, ge=-2.0, le=2.0), REPRESENTABLE]
 Bias = Annotated[float, Field(strict=True, ge=-100.0, le=100.0), REPRESENTABLE]
@@ -94,7 +96,10 @@ class GenerationOptions(Body):
     user: Annotated[Text, Field(description=BOOKKEEPING)] | None = None
 
     top_k: (
-        Annotated[int, Field(strict=True, ge=-1, description="Extension; 0 and -1 mean off"), INTEGRAL] | None
+        Annotated[
+            int, Field(strict=True, ge=-1, le=MAX_COUNT, description="Extension; 0 and -1 mean off"), INTEGRAL
+        ]
+        | None
     ) = None
     min_p: Annotated[Share, Field(description="Extension")] | None = None
     repetition_penalty: (

@@ -185,6 +185,6 @@ def _tool_call(call: Mapping[str, Any]) -> dict[str, Any]:
         return dict(call)
     try:
         parsed = json.loads(arguments)
-    except ValueError:
+    except (ValueError, RecursionError):
         return dict(call)
     return {**call, "function": {**function, "arguments": parsed if isinstance(parsed, dict) else arguments}}

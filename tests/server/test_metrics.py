@@ -206,3 +206,10 @@ async def test_one_log_line_a_request(http, caplog):
     assert "id=my-id prompt=2 cached=0 output=3 ttft=" in first and first.endswith("reason=length")
     assert "\n" not in second and " 404 " in second
     assert json.dumps(BODY["prompt"]) not in first
+
+
+@pytest.mark.parametrize("version", ["x", "1.x", "", "1" * 5000])
+async def test_an_accept_header_with_a_strange_version(http, version):
+    accept = f"application/openmetrics-text; version={version}"
+    answer = await http.get("/metrics", headers={"Accept": accept})
+    assert answer.status_code == 200 and "tandem_requests_running" in answer.text

@@ -144,7 +144,8 @@ async def test_a_body_of_exactly_the_limit(engine):
         (CHAT, {"messages": [{"role": "user", "content": "x " * 200_000}]}, 400, None, "messages"),
         (COMPLETIONS, {"prompt": "x" * 250}, 400, "context_length_exceeded", "prompt"),
         (COMPLETIONS, {"prompt": [7] * CONTEXT, "max_tokens": 1}, 400, "context_length_exceeded", "prompt"),
-        (COMPLETIONS, {"max_tokens": 10**30}, 400, "context_length_exceeded", "prompt"),
+        (COMPLETIONS, {"max_tokens": 10**18}, 400, "context_length_exceeded", "prompt"),
+        (COMPLETIONS, {"max_tokens": 10**30}, 400, "integer_above_max_value", "max_tokens"),
         (COMPLETIONS, {"prompt": ["a", "x" * 300]}, 400, "context_length_exceeded", "prompt"),
         (COMPLETIONS, {"prompt": ""}, 400, "empty_string", "prompt"),
         (COMPLETIONS, {"prompt": [999999999]}, 400, "invalid_value", "prompt"),
@@ -309,3 +310,16 @@ async def test_a_million_token_ids_are_not_too_many_to_read(http):
     body = b'{"model":"%s","prompt":[%s1]}' % (MODEL.encode(), b"1," * 1_000_000)
     error = await refused(http, COMPLETIONS, body)
     assert error["code"] == "context_length_exceeded"
+
+
+@pytest.mark.parametrize("field", ["max_tokens", "min_tokens", "top_k", "priority", "stop_token_ids"])
+@pytest.mark.parametrize("digits", [20, 25, 4000])
+async def test_numbers_no_message_can_carry(http, engine, field, digits):
+    number = b"1" * digits
+    value = b"[%s]" % number if field == "stop_token_ids" else number
+    for path, good in GOOD.items():
+        body = json.dumps(good).encode()[:-1] + b',"%s":%s}' % (field.encode(), value)
+        error = await refused(http, path, body)
+        assert error["status"] == 400
+        assert "out of range" in error["message"] or error["param"].startswith(field)
+    assert not engine.requests

@@ -263,3 +263,9 @@ def test_loading_from_a_tokenizer_or_a_file(tmp_path: Path):
     file.write_text("{% broken")
     with pytest.raises(ModelError, match=r"mine\.jinja: chat template 'default' is no valid Jinja"):
         load_chat_template(tokenizer, file)
+
+
+def test_tool_arguments_too_deep_to_read_stay_text():
+    counting = template("{{ messages[0].tool_calls[0].function.arguments | length }}")
+    call = {"id": "c", "type": "function", "function": {"name": "f", "arguments": "[" * 50_000}}
+    assert counting.render([{"role": "assistant", "content": "", "tool_calls": [call]}]) == "50000"
