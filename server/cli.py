@@ -79,7 +79,10 @@ def _serve(argv: Sequence[str]) -> int:
     except SettingsError as error:
         return _fail("tandem serve", str(error))
     if print_config:
-        print(describe(loaded))
+        try:
+            print(describe(loaded), flush=True)
+        except BrokenPipeError:  # whoever reads it has seen enough; Python would flush again at its end
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 0
     from server.lifecycle import serve
 

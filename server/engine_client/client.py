@@ -127,11 +127,11 @@ class SupervisedEngineClient:
         if request.request_id in self._streams:
             raise ValueError(f"request id {request.request_id} is in use")
         self._refuse_if_queue_full()
+        self._process.send(AddRequest(request))
         stream = QueuedOutputStream(request)
         self._streams[request.request_id] = stream
         self._idle.clear()
         self._rate.started(self._clock())
-        self._process.send(AddRequest(request))
         return stream
 
     def abort(self, request_id: RequestId, index: int | None = None) -> None:
