@@ -61,7 +61,8 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     max_running: Annotated[Count, Meta(description="Sequences running at once at most")] = 64
     prefix_caching: Annotated[bool, Meta(description="Reuse KV pages of equal prompt prefixes")] = True
     threads: Annotated[
-        Count | None, Meta(description="CPU threads of the engine; default: the cores it may use")
+        Annotated[int, Meta(ge=1, le=1024)] | None,
+        Meta(description="CPU threads of the engine; default: the cores it may use"),
     ] = None
 
     # -- HTTP
