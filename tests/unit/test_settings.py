@@ -68,7 +68,7 @@ def test_an_empty_variable_counts_as_unset() -> None:
         ("port", "8000.5", "a whole number from 0 to 65535"),
         ("port", "9" * 30, "a whole number from 0 to 65535"),
         ("page_size", "0", "a whole number from 1 to 256"),
-        ("threads", "-1", "a whole number, at least 1"),
+        ("threads", "-1", "a whole number from 1 to 1024"),
         ("max_queue", "-1", "a whole number, at least 0"),
         ("drain_timeout", "-0.1", "a number, at least 0"),
         ("drain_timeout", "nan", "a number, at least 0"),
