@@ -59,7 +59,7 @@ def test_serve_help_explains_every_option(capsys: pytest.CaptureFixture[str]) ->
         (["serve", "--port"], "tandem serve: --port: expected one argument"),
         (
             ["serve", "--threads", "-1"],
-            "tandem serve: flag --threads: '-1' is not allowed; expected a whole number, at least 1",
+            "tandem serve: flag --threads: '-1' is not allowed; expected a whole number from 1 to 1024",
         ),
     ],
 )
