@@ -1,10 +1,12 @@
-"""uvicorn's HTTP/1 protocol with five things put right.
+"""uvicorn's HTTP/1 protocol with six things put right.
 
 * A response of unknown length to an HTTP/1.0 client is ended by closing the connection. uvicorn sends
   chunks, which HTTP/1.0 does not have (RFC 9112, section 6.3).
 * A request that is no HTTP gets OpenAI's error object, not plain text.
 * The application can drop a connection whose client does not read: closing it would wait for the client.
 * What is written to a connection that was dropped a moment ago is lost, not a fault.
+* A client that sent its next request already (pipelining) and leaves is noticed: uvicorn stops reading then,
+  and tells only the newest request that the connection is lost.
 * Neither does an idle connection outlive its time because the end of a response was never read.
 
 It overrides methods that are not uvicorn's public interface, so pyproject.toml bounds uvicorn's version.
@@ -21,8 +23,37 @@ DROP_CONNECTION = "tandem.drop_connection"
 """ASGI extension: ``scope["extensions"][DROP_CONNECTION]["now"]()`` closes the connection at once."""
 
 
+MAX_PIPELINED = 8
+"""Requests that may wait on one connection; a client that sends more is dropped."""
+
+
 class HttpProtocol(HttpToolsProtocol):
     """To be given to ``uvicorn.Config`` as ``http``."""
+
+    _serving: RequestResponseCycle | None = None
+
+    def on_headers_complete(self) -> None:
+        """Go on reading while requests wait: only reading shows that the client has left."""
+        super().on_headers_complete()
+        if len(self.pipeline) > MAX_PIPELINED:
+            self.transport.abort()
+        elif self.pipeline:
+            self.flow.resume_reading()
+
+    def on_body(self, body: bytes) -> None:
+        """A waiting request may not have more body than is buffered unread."""
+        super().on_body(body)
+        if self.pipeline and self.flow.read_paused:
+            self.transport.abort()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """Tell the request that is served, and drop those that wait."""
+        self.pipeline.clear()
+        serving = self._serving
+        if serving is not None and not serving.response_complete:
+            serving.disconnected = True
+            serving.message_event.set()
+        super().connection_lost(exc)
 
     def send_400_response(self, msg: str) -> None:
         """Answer what can't be parsed."""
@@ -48,6 +79,7 @@ class HttpProtocol(HttpToolsProtocol):
             super().timeout_keep_alive_handler()
 
     def _start_asgi_task(self, cycle: RequestResponseCycle, app: ASGI3Application) -> None:
+        self._serving = cycle
         cycle.scope["extensions"] = {DROP_CONNECTION: {"now": cycle.transport.abort}}
         if cycle.scope["http_version"] == "1.0":
             app = _close_delimited(app, cycle)

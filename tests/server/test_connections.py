@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import socket
+import struct
 import time
 from collections.abc import Iterator
 
@@ -226,3 +227,42 @@ def test_connections_are_kept_and_pipelined(server):
     received = receive_until(connection, b'"version"')
     assert received.count(b"HTTP/1.1 200 OK") == 3
     connection.close()
+
+
+@pytest.mark.parametrize("stream", [False, True])
+@pytest.mark.parametrize("bye", ["fin", "rst"])
+def test_a_client_that_pipelines_and_leaves_is_aborted(stream, bye):
+    engine = FakeEngine(script=alphabet, pause=0.01)
+    with live_server(engine) as server:
+        connection = server.connect()
+        body = {**BODY, "stream": stream, "max_tokens": 200}
+        connection.sendall(post(COMPLETIONS, body) + b"GET /health HTTP/1.1\r\nHost: x\r\n\r\n")
+        eventually(lambda: bool(engine.live))
+        if bye == "rst":
+            connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+        connection.close()
+        eventually(lambda: not engine.live)
+        assert all(count < 100 for count in engine.produced.values()), "it was computed to the end"
+
+
+def test_pipelined_requests_are_answered_in_order():
+    with live_server(FakeEngine(script=says("Hi"), pause=0.02)) as server:
+        connection = server.connect()
+        health = b"GET /health HTTP/1.1\r\nHost: x\r\n\r\n"
+        last = b"GET /version HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n"
+        connection.sendall(post(COMPLETIONS, BODY) + health * 3 + last)
+        received = receive_all(connection)
+    assert received.count(b"200 OK") == 5
+    assert received.index(b"text_completion") < received.index(b'"status"') < received.rindex(b'"version"')
+
+
+def test_too_many_pipelined_requests_drop_the_connection():
+    engine = FakeEngine(script=alphabet, held=True)
+    with live_server(engine) as server:
+        connection = server.connect()
+        connection.sendall(post(COMPLETIONS, BODY))
+        eventually(lambda: bool(engine.live))
+        connection.sendall(b"GET /health HTTP/1.1\r\nHost: x\r\n\r\n" * 20)
+        engine.held = False
+        eventually(lambda: not server.http.server_state.connections)
+        eventually(lambda: not engine.live)
