@@ -151,6 +151,8 @@ def _read_yaml(path: Path) -> dict[Any, object]:
         raise SettingsError(f"can't read config file {path}: {error.strerror}") from error
     except UnicodeDecodeError as error:
         raise SettingsError(f"config file {path} is not UTF-8 text") from error
+    except RecursionError as error:
+        raise SettingsError(f"config file {path} is nested too deeply") from error
     except yaml.YAMLError as error:
         raise SettingsError(
             f"config file {path} is not valid YAML: {' '.join(str(error).split())}"
@@ -208,13 +210,11 @@ def _allowed(kind: inspect.Type) -> str:
             return "true or false"
         case inspect.LiteralType(values=values):
             return "one of " + ", ".join(map(str, values))
-        case inspect.IntType(ge=low, le=None):
-            return f"a whole number, at least {low}"
         case inspect.IntType(ge=low, le=high):
             return f"a whole number from {low} to {high}"
-        case inspect.FloatType(gt=None, ge=low):
-            return f"a number, at least {low}"
-        case inspect.FloatType(gt=low):
-            return f"a number above {low}"
+        case inspect.FloatType(gt=None, ge=low, le=high):
+            return f"a number from {low} to {high}"
+        case inspect.FloatType(gt=low, le=high):
+            return f"a number above {low}, {high} at most"
         case _:
             return "text"

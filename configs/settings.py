@@ -13,9 +13,9 @@ import msgspec
 from msgspec import Meta
 
 Text = Annotated[str, Meta(min_length=1)]
-Count = Annotated[int, Meta(ge=1)]
-Positive = Annotated[float, Meta(gt=0)]
-Seconds = Annotated[float, Meta(ge=0)]
+Count = Annotated[int, Meta(ge=1, le=2**31 - 1)]
+Positive = Annotated[float, Meta(gt=0, le=2**20)]
+Seconds = Annotated[float, Meta(ge=0, le=2**20)]
 
 
 class Settings(msgspec.Struct, frozen=True, kw_only=True):
@@ -69,7 +69,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     host: Annotated[Text, Meta(description="Address to listen on")] = "127.0.0.1"
     port: Annotated[int, Meta(ge=0, le=65535, description="Port to listen on; 0 takes a free one")] = 8000
     max_queue: Annotated[
-        Annotated[int, Meta(ge=0)] | None,
+        Annotated[int, Meta(ge=0, le=2**31 - 1)] | None,
         Meta(description="Requests that may wait; more get 503. Default: 4 * --max-running"),
     ] = None
     max_body_mib: Annotated[
@@ -86,7 +86,11 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     ] = 15.0
     engine_restarts: Annotated[
         int,
-        Meta(ge=0, description="Restarts of a dead engine within ten minutes before the daemon gives up"),
+        Meta(
+            ge=0,
+            le=1000,
+            description="Restarts of a dead engine within ten minutes before the daemon gives up",
+        ),
     ] = 5
 
     # -- logs

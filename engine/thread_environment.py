@@ -11,6 +11,5 @@ THREAD_ENVIRONMENT: Mapping[str, str] = MappingProxyType({"GOMP_SPINCOUNT": "100
 By default they spin for many milliseconds when there are as many threads as cores. Then, as soon as
 anything else wants a core, even our own HTTP process, every parallel region waits for a thread that has
 lost its core to a spinning one: a decode step's matrix products took 30 ms alone, 950 ms beside one busy
-process, and 95 ms beside it with this bound, which costs nothing
-alone. The user's own setting wins.
+process, and 95 ms beside it with this bound, which costs nothing alone. The user's own setting wins.
 """

@@ -163,7 +163,7 @@ class _Daemon:
             engine_restarts=lambda: self._engine.restarts,
             version=server.__version__,
         )
-        listen(self._listener)
+        listen(self._listener, self._settings.write_timeout)
         logger.info("listening on %s", url(self._settings.host, self._listener))
         self._http = HttpServer(create_app(services), self._listener)
         announcing = asyncio.create_task(self._announce())

@@ -20,6 +20,7 @@ _HUB_FILES = (
     "config.json", "generation_config.json", "model*.safetensors", "model.safetensors.index.json",
     "tokenizer.json", "tokenizer.model", "tokenizer_config.json", "special_tokens_map.json",
     "added_tokens.json", "vocab.json", "merges.txt", "chat_template*",
+    "additional_chat_templates/*",
 )  # fmt: skip
 
 

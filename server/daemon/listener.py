@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import socket
+import sys
 
 BACKLOG = 2048
 
@@ -34,13 +35,18 @@ def bind(host: str, port: int) -> socket.socket:
     return sock
 
 
-def listen(sock: socket.socket) -> None:
-    """Accept connections.
+def listen(sock: socket.socket, write_timeout: float) -> None:
+    """Accept connections; the system ends those whose client takes nothing for ``write_timeout`` s.
+
+    What is sent fills megabytes of the system's buffers before a write has to wait, so a client that
+    does not read is noticed there first (TCP_USER_TIMEOUT, tcp(7); Linux only). Connections inherit it.
 
     Raises:
         ListenError: another process that had bound the address too was first.
     """
     try:
+        if sys.platform == "linux":
+            sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, max(int(1000 * write_timeout), 1))
         sock.listen(BACKLOG)
     except OSError as error:
         host, port = sock.getsockname()[:2]

@@ -18,6 +18,8 @@ from server.text.chat_template import RESERVED_VARIABLES, ChatTemplateError
 
 INLINE_CHARACTERS = 8 * 1024
 """A longer text is encoded in the worker thread; this much takes about two milliseconds."""
+_CONTINUE_MARK = "<<CONTINUE-HERE>> "
+"""Put after the text to be continued: the text alone may occur in the template's own ending, too."""
 MESSAGE_CHARACTERS = 64
 """What rendering one message costs, in characters to encode."""
 
@@ -75,6 +77,8 @@ def _render_and_encode(
     body: ChatCompletionRequest, services: Services, context_length: int
 ) -> tuple[int, ...]:
     messages = [_for_template(message) for message in body.messages]
+    if body.continue_final_message:
+        messages[-1]["content"] += _CONTINUE_MARK
     try:
         text = services.chat_template.render(
             messages,
@@ -84,7 +88,7 @@ def _render_and_encode(
     except ChatTemplateError as error:
         raise _template_error(str(error)) from None
     if body.continue_final_message:
-        text = _without_ending(text, messages[-1]["content"])
+        text = _without_ending(text)
     ids = encode_prompt(
         text, services.tokenizer, context_length=context_length, add_special=False, param="messages"
     )
@@ -115,14 +119,17 @@ def _check_template_options(body: ChatCompletionRequest) -> None:
         raise bad_request(message, "invalid_value", "continue_final_message")
 
 
-def _without_ending(rendered: str, content: str) -> str:
-    """A rendered conversation up to the end of its last message's text (as transformers does it)."""
-    start = rendered.rfind(content.strip())
-    if start < 0:
+def _without_ending(rendered: str) -> str:
+    """A rendered conversation up to the end of its last message's text, found by its mark.
+
+    As in transformers: a template that trims its messages has lost the mark's space, and then the
+    text before the mark is trimmed too.
+    """
+    end = rendered.rfind(_CONTINUE_MARK.rstrip())
+    if end < 0:
         raise _template_error("the chat template did not render the last message's text")
-    kept = content.lstrip()
-    whole = rendered.startswith(kept, start)
-    return rendered[: start + len(kept if whole else kept.rstrip())]
+    whole = rendered.startswith(_CONTINUE_MARK, end)
+    return rendered[:end] if whole else rendered[:end].rstrip()
 
 
 def _for_template(message: Message) -> dict[str, Any]:

@@ -1,1 +1,1 @@
-"""HTTP itself: bodies, errors, headers, server-sent events."""
+"""HTTP itself: bodies, errors, middleware, and clients that are slow, gone or hostile."""

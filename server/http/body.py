@@ -11,7 +11,7 @@ from typing import Any, TypeVar
 import msgspec
 from starlette.types import Receive
 
-from server.http.errors import ApiError, bad_request, body_too_large, shorten, too_many_values
+from server.http.errors import ApiError, bad_request, body_too_large, body_too_slow, shorten, too_many_values
 
 INLINE_BYTES = 64 * 1024
 """A longer body is decoded and checked in a worker thread."""
@@ -23,6 +23,10 @@ DISCARDED_BODIES = 8
 """How many limits' worth of a too long body is read and thrown away, so that the client gets to see the
 answer: closing a connection with unread data resets it."""
 DISCARD_SECONDS = 5.0
+PIECE_SECONDS = 20.0
+"""The longest a client may let wait for the next piece of its body ..."""
+BODY_SECONDS = 300.0
+"""... and for the whole of it."""
 
 LONE_SURROGATE = re.compile(rb"\\u[dD][89abAB][0-9a-fA-F]{2}(?!\\u[dD][c-fC-F])")
 """The escape of the first half of a surrogate pair, without the second half."""
@@ -38,9 +42,17 @@ async def read_body(receive: Receive, headers: Mapping[str, str], limit: int) ->
     """The whole body, at most ``limit`` bytes, whether or not its length was declared.
 
     Raises:
-        ApiError: 413 for a longer one.
+        ApiError: 413 for a longer one, 408 for one that does not come.
         ClientDisconnected: the client left.
     """
+    try:
+        async with asyncio.timeout(BODY_SECONDS):
+            return await _read_body(receive, headers, limit)
+    except TimeoutError:
+        raise body_too_slow() from None
+
+
+async def _read_body(receive: Receive, headers: Mapping[str, str], limit: int) -> bytes:
     declared = headers.get("content-length", "0")
     too_long = declared.isascii() and declared.isdigit() and int(declared[:20]) > limit
     if too_long and headers.get("expect", "").lower() == "100-continue":
@@ -48,7 +60,8 @@ async def read_body(receive: Receive, headers: Mapping[str, str], limit: int) ->
     chunks: list[bytes] = []
     size, more = 0, True
     while more and not too_long:
-        chunk, more = await _next_chunk(receive)
+        async with asyncio.timeout(PIECE_SECONDS):
+            chunk, more = await _next_chunk(receive)
         size += len(chunk)
         chunks.append(chunk)
         too_long = size > limit

@@ -74,6 +74,12 @@ def body_too_large(limit: int) -> ApiError:
     return ApiError(413, message, code="request_too_large", headers=headers, rejection="too_large")
 
 
+def body_too_slow() -> ApiError:
+    """A body that was announced and did not come."""
+    headers = {"Connection": "close"}
+    return ApiError(408, "The request body did not come in time.", code="request_timeout", headers=headers)
+
+
 def too_many_values() -> ApiError:
     """A body within the byte limit whose many small values would take too long to decode."""
     message = "The request body holds more JSON values than this server accepts."

@@ -1,4 +1,4 @@
-"""uvicorn's HTTP/1 protocol with six things put right.
+"""uvicorn's HTTP/1 protocol with eight things put right.
 
 * A response of unknown length to an HTTP/1.0 client is ended by closing the connection. uvicorn sends
   chunks, which HTTP/1.0 does not have (RFC 9112, section 6.3).
@@ -7,12 +7,16 @@
 * What is written to a connection that was dropped a moment ago is lost, not a fault.
 * A client that sent its next request already (pipelining) and leaves is noticed: uvicorn stops reading then,
   and tells only the newest request that the connection is lost.
+* A request's headers are bounded in size, and in time from their first byte.
+* A connection on which nothing comes is idle from its beginning, not from its first response on.
 * Neither does an idle connection outlive its time because the end of a response was never read.
 
 It overrides methods that are not uvicorn's public interface, so pyproject.toml bounds uvicorn's version.
 """
 
 from __future__ import annotations
+
+from asyncio import TimerHandle, Transport
 
 from uvicorn._types import ASGI3Application, ASGIReceiveCallable, ASGISendCallable, ASGISendEvent, Scope
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResponseCycle
@@ -21,8 +25,9 @@ from server.http.errors import bad_request
 
 DROP_CONNECTION = "tandem.drop_connection"
 """ASGI extension: ``scope["extensions"][DROP_CONNECTION]["now"]()`` closes the connection at once."""
-
-
+MAX_HEADER_BYTES = 64 * 1024
+HEADER_SECONDS = 10.0
+"""From a request's first byte to the end of its headers."""
 MAX_PIPELINED = 8
 """Requests that may wait on one connection; a client that sends more is dropped."""
 
@@ -31,9 +36,36 @@ class HttpProtocol(HttpToolsProtocol):
     """To be given to ``uvicorn.Config`` as ``http``."""
 
     _serving: RequestResponseCycle | None = None
+    _header_bytes = 0
+    """Received of headers that are not complete."""
+    _header_timer: TimerHandle | None = None
+    """Runs while headers are not complete."""
+
+    def connection_made(self, transport: Transport) -> None:  # type: ignore[override]
+        """Idle until the first request comes."""
+        super().connection_made(transport)
+        self.timeout_keep_alive_task = self.loop.call_later(
+            self.timeout_keep_alive, self.timeout_keep_alive_handler
+        )
+
+    def data_received(self, data: bytes) -> None:
+        """Drop a client whose headers are too long; the time limit runs in a timer."""
+        super().data_received(data)
+        if self._header_timer is None:
+            return
+        self._header_bytes += len(data)
+        if self._header_bytes > MAX_HEADER_BYTES:
+            self._refuse("The request's headers are too large.", "431 Request Header Fields Too Large")
+
+    def on_message_begin(self) -> None:
+        """The first byte of a request."""
+        super().on_message_begin()
+        self._header_bytes = 0
+        self._header_timer = self.loop.call_later(HEADER_SECONDS, self.transport.abort)
 
     def on_headers_complete(self) -> None:
         """Go on reading while requests wait: only reading shows that the client has left."""
+        self._stop_header_timer()
         super().on_headers_complete()
         if len(self.pipeline) > MAX_PIPELINED:
             self.transport.abort()
@@ -48,6 +80,7 @@ class HttpProtocol(HttpToolsProtocol):
 
     def connection_lost(self, exc: Exception | None) -> None:
         """Tell the request that is served, and drop those that wait."""
+        self._stop_header_timer()
         self.pipeline.clear()
         serving = self._serving
         if serving is not None and not serving.response_complete:
@@ -57,13 +90,23 @@ class HttpProtocol(HttpToolsProtocol):
 
     def send_400_response(self, msg: str) -> None:
         """Answer what can't be parsed."""
-        body = bad_request("The request is not valid HTTP.", "invalid_http").body()
+        self._refuse("The request is not valid HTTP.", "400 Bad Request")
+
+    def _refuse(self, message: str, status: str) -> None:
+        """Answer what never becomes a request, and close."""
+        self._stop_header_timer()
+        body = bad_request(message, "invalid_http").body()
         head = (
-            "HTTP/1.1 400 Bad Request\r\ncontent-type: application/json\r\n"
+            f"HTTP/1.1 {status}\r\ncontent-type: application/json\r\n"
             f"content-length: {len(body)}\r\nconnection: close\r\n\r\n"
         )
         self.transport.write(head.encode() + body)
         self.transport.close()
+
+    def _stop_header_timer(self) -> None:
+        if self._header_timer is not None:
+            self._header_timer.cancel()
+            self._header_timer = None
 
     def on_response_complete(self) -> None:
         """Bound how long a closing connection waits for its client to read."""

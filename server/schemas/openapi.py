@@ -35,7 +35,7 @@ def stream_responses(whole: type[BaseModel], chunk: type[BaseModel]) -> dict[int
         "model": whole,
         "content": {"text/event-stream": {"schema": _ref(chunk)}},
     }
-    return {200: answer, **error_responses(400, 404, 413, 415, 500, 503)}
+    return {200: answer, **error_responses(400, 404, 408, 413, 415, 500, 503)}
 
 
 def describe(app: FastAPI) -> dict[str, Any]:

@@ -103,7 +103,7 @@ class GenerationOptions(Body):
     ) = None
     min_p: Annotated[Share, Field(description="Extension")] | None = None
     repetition_penalty: (
-        Annotated[float, Field(strict=True, gt=0.0, le=1e6, description="Extension"), REPRESENTABLE] | None
+        Annotated[float, Field(strict=True, ge=1e-6, le=1e6, description="Extension"), REPRESENTABLE] | None
     ) = None
     min_tokens: Annotated[Count, Field(description="Extension")] = 0
     ignore_eos: Annotated[Flag, Field(description="Extension")] = False

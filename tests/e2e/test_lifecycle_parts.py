@@ -67,7 +67,7 @@ def test_a_bound_port_refuses_connections_until_it_listens() -> None:
         address = sock.getsockname()
         with pytest.raises(ConnectionRefusedError):
             socket.create_connection(address, timeout=5)
-        listen(sock)
+        listen(sock, 60.0)
         socket.create_connection(address, timeout=5).close()
         assert url("127.0.0.1", sock) == f"http://127.0.0.1:{address[1]}"
 
@@ -75,9 +75,9 @@ def test_a_bound_port_refuses_connections_until_it_listens() -> None:
 def test_the_second_of_two_bound_sockets_can_not_listen() -> None:
     with bind("127.0.0.1", 0) as first:
         with bind("127.0.0.1", first.getsockname()[1]) as second:
-            listen(first)
+            listen(first, 60.0)
             with pytest.raises(ListenError, match="is in use"):
-                listen(second)
+                listen(second, 60.0)
         with pytest.raises(ListenError, match=f"port {first.getsockname()[1]} on 127.0.0.1 is in use"):
             bind("127.0.0.1", first.getsockname()[1])
 

@@ -16,6 +16,7 @@ import uvloop
 
 from server.app import create_app
 from server.daemon.http_server import HttpServer
+from server.daemon.listener import listen
 from tests.server.fakes import FakeEngine, make_services
 
 PATIENCE = 10.0
@@ -66,9 +67,10 @@ def eventually(condition: Callable[[], bool]) -> None:
 def live_server(engine: FakeEngine, **settings: object) -> Iterator[LiveServer]:
     with socket.socket() as listener:
         listener.bind(("127.0.0.1", 0))
-        listener.listen(64)
+        services = make_services(engine, **settings)
+        listen(listener, services.settings.write_timeout)
         listener.setblocking(False)
-        server = HttpServer(create_app(make_services(engine, **settings)), listener)
+        server = HttpServer(create_app(services), listener)
 
         def run() -> None:
             with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:

@@ -266,3 +266,67 @@ def test_too_many_pipelined_requests_drop_the_connection():
         engine.held = False
         eventually(lambda: not server.http.server_state.connections)
         eventually(lambda: not engine.live)
+
+
+def test_a_client_that_reads_nothing_is_noticed_while_the_systems_buffers_take_it_all():
+    """A few hundred kilobytes never make a write wait, so only the system sees that nobody reads."""
+    engine = FakeEngine(script=alphabet, pause=0.005)
+    with live_server(engine, write_timeout=0.4) as server:
+        connection = server.connect(receive_buffer=4096)
+        connection.sendall(post(COMPLETIONS, {**BODY, "stream": True, "max_tokens": 250, "n": 4}))
+        eventually(lambda: bool(engine.produced))
+        eventually(lambda: not engine.live)
+        assert all(count < 250 for count in engine.produced.values()), "it was computed to the end"
+        connection.close()
+
+
+def test_endless_headers_end_the_connection():
+    """The 431 is written, but what the client sent meanwhile may reset the connection before it is read."""
+    with live_server(FakeEngine()) as server:
+        connection = server.connect()
+        connection.sendall(b"GET /health HTTP/1.1\r\nHost: x\r\n")
+        with pytest.raises(ConnectionError):
+            for _ in range(100_000):
+                connection.sendall(b"X-Filler: " + b"y" * 1000 + b"\r\n")
+        eventually(lambda: not server.http.server_state.connections)
+        connection.close()
+
+
+def test_long_headers_below_the_limit_are_served():
+    with live_server(FakeEngine()) as server:
+        connection = server.connect()
+        for piece in (
+            b"GET /health HTTP/1.1\r\nHost: x\r\nConnection: close\r\n",
+            b"X-A: " + b"y" * 60_000,
+            b"\r\n\r\n",
+        ):
+            connection.sendall(piece)
+        assert receive_all(connection).startswith(b"HTTP/1.1 200 OK")
+
+
+@pytest.mark.parametrize("sent", [b"GET", b"GET /health HTTP/1.1\r\nHost: x\r\nX-Half: "])
+def test_headers_that_do_not_end_are_not_waited_for(monkeypatch, sent):
+    monkeypatch.setattr("server.http.uvicorn_protocol.HEADER_SECONDS", 0.1)
+    with live_server(FakeEngine()) as server:
+        connection = server.connect()
+        connection.sendall(sent)
+        eventually(lambda: bool(server.http.server_state.connections))
+        eventually(lambda: not server.http.server_state.connections)
+        connection.close()
+
+
+def test_a_silent_connection_is_idle_from_its_beginning(monkeypatch):
+    monkeypatch.setattr("server.daemon.http_server.KEEP_ALIVE", 0.1)
+    with live_server(FakeEngine()) as server:
+        connection = server.connect()
+        assert receive_all(connection) == b""
+
+
+def test_a_body_that_does_not_come_is_not_waited_for(monkeypatch):
+    monkeypatch.setattr("server.http.body.PIECE_SECONDS", 0.1)
+    with live_server(FakeEngine()) as server:
+        connection = server.connect()
+        connection.sendall(post(COMPLETIONS, BODY)[:-5])
+        received = receive_all(connection)
+        assert received.startswith(b"HTTP/1.1 408 ") and b'"request_timeout"' in received
+        assert server.metric('requests_rejected_total{model_name="org/tiny",reason="invalid"}') == 1

@@ -83,6 +83,7 @@ def chat(**fields) -> dict:
         ({"top_k": "2"}, "invalid_type", "top_k"),
         ({"top_k": True}, "invalid_type", "top_k"),
         ({"repetition_penalty": 0}, "decimal_below_min_value", "repetition_penalty"),
+        ({"repetition_penalty": 1e-310}, "decimal_below_min_value", "repetition_penalty"),
         ({"presence_penalty": 5}, "decimal_above_max_value", "presence_penalty"),
         ({"frequency_penalty": -2.1}, "decimal_below_min_value", "frequency_penalty"),
         ({"max_tokens": -1}, "integer_below_min_value", "max_tokens"),

@@ -18,7 +18,8 @@ from scheduler.messages import EngineFacts
 from server.app import create_app
 from server.daemon.http_server import KEEP_ALIVE
 from server.engine_client.protocol import EngineState
-from server.http.body import MAX_DEPTH
+from server.http.body import BODY_SECONDS, MAX_DEPTH, PIECE_SECONDS
+from server.http.uvicorn_protocol import HEADER_SECONDS, MAX_HEADER_BYTES, MAX_PIPELINED
 from server.schemas import chat, completions, responses
 from server.schemas import options as shared
 from server.schemas.base import Body
@@ -250,6 +251,12 @@ def test_the_limits_are_those_of_the_schemas() -> None:
     assert limits["messages, prompts"] == f"{chat.MAX_MESSAGES}, {completions.MAX_PROMPTS}"
     assert limits["choices, listed logprobs"] == f"{shared.MAX_CHOICES}, {shared.MAX_TOP_LOGPROBS}"
     assert limits["stop strings, stop token ids, biases"] == f"{stops}, 64, {shared.MAX_BIASES}"
+    assert (
+        limits["headers"]
+        == f"{MAX_HEADER_BYTES >> 10} KiB, complete {HEADER_SECONDS:.0f} s after their first byte"
+    )
+    assert limits["body, next piece"] == f"complete after {BODY_SECONDS:.0f} s, {PIECE_SECONDS:.0f} s"
+    assert limits["pipelined requests"] == f"{MAX_PIPELINED} wait; a client that sends more is dropped"
     assert limits["idle connection"] == f"closed after {KEEP_ALIVE} s"
 
 
