@@ -174,9 +174,15 @@ def _convert(option: Option, value: object, origin: str, *, strict: bool) -> obj
         converted: object = msgspec.convert(value, _field_types()[option.name], strict=strict)
     except msgspec.ValidationError as error:
         raise _wrong_value(option, value, origin) from error
-    if isinstance(converted, float) and not math.isfinite(converted):
+    text = isinstance(converted, str) and not _is_unicode(converted)
+    if text or (isinstance(converted, float) and not math.isfinite(converted)):
         raise _wrong_value(option, value, origin)
     return converted
+
+
+def _is_unicode(text: str) -> bool:
+    """Bytes of the command line that are not UTF-8 arrive as halves of surrogate pairs."""
+    return not any("\ud800" <= character <= "\udfff" for character in text)
 
 
 def _wrong_value(option: Option, value: object, origin: str) -> SettingsError:

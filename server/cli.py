@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 import os
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import NoReturn
 
@@ -64,11 +64,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
         case "chat":
             from server.client import chat
 
-            return chat.run(rest)
+            return _printing(lambda: chat.run(rest))
         case "bench":
             from server.client.bench import main as bench
 
-            return bench.run(rest)
+            return _printing(lambda: bench.run(rest))
         case _:
             return _fail("tandem", f"unknown command {command}{nearest(command, COMMANDS)}")
 
@@ -79,11 +79,7 @@ def _serve(argv: Sequence[str]) -> int:
     except SettingsError as error:
         return _fail("tandem serve", str(error))
     if print_config:
-        try:
-            print(describe(loaded), flush=True)
-        except BrokenPipeError:  # whoever reads it has seen enough; Python would flush again at its end
-            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return 0
+        return _printing(lambda: _print(describe(loaded)))
     from server.lifecycle import serve
 
     return serve(loaded.settings)
@@ -164,6 +160,20 @@ def _flags() -> list[str]:
     names = [option.flag for option in options() if option.name != "model"]
     switches = [option.off_flag for option in options() if option.is_boolean]
     return [*names, *switches, "--config", "--print-config", "--help"]
+
+
+def _printing(command: Callable[[], int]) -> int:
+    """Run what prints to standard output; whoever reads it may have seen enough before it ends."""
+    try:
+        return command()
+    except BrokenPipeError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # Python flushes again at its end
+        return 0
+
+
+def _print(text: str) -> int:
+    print(text, flush=True)
+    return 0
 
 
 def _fail(program: str, message: str) -> int:

@@ -35,6 +35,7 @@ from server.text.tokenizer import Tokenizer, load_tokenizer
 
 FAILURE, USAGE_ERROR = 1, 2
 INTERRUPTED = 128 + signal.SIGINT
+_SHUT_DOWN = "The server shut down before the request ended."
 
 logger = logging.getLogger(__name__)
 
@@ -183,7 +184,10 @@ class _Daemon:
         forced = asyncio.create_task(signals.second())
         try:
             await asyncio.wait({draining, forced}, return_when=asyncio.FIRST_COMPLETED)
-            return forced.result() if forced.done() else draining.result()
+            if not forced.done():
+                return draining.result()
+            self._engine.end_all(_SHUT_DOWN)
+            return forced.result()
         finally:
             await _cancel(draining, forced)
 
@@ -192,7 +196,7 @@ class _Daemon:
         logger.info("draining: no new requests, %g seconds for those that run", limit)
         self._engine.drain()
         if not await self._engine.wait_until_idle(limit):
-            cut = self._engine.end_all("The server shut down before the request ended.")
+            cut = self._engine.end_all(_SHUT_DOWN)
             logger.warning("%d requests did not end in time", cut)
         await self._close(serving)
         return 0

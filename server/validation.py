@@ -144,7 +144,8 @@ def _job(
     headers: dict[str, str],
 ) -> GenerationJob:
     if body.min_tokens > max_tokens:
-        message = f"'min_tokens' must be at most the {max_tokens} tokens allowed, but is {body.min_tokens}."
+        given = shorten(body.min_tokens)
+        message = f"'min_tokens' must be at most the {max_tokens} tokens allowed, but is {given}."
         raise bad_request(message, "integer_above_max_value", "min_tokens")
     response_id = id_prefix + uuid.uuid4().hex
     requests = tuple(

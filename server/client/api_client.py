@@ -6,6 +6,7 @@ ones have defaults. Nothing here does input or output.
 
 from __future__ import annotations
 
+import unicodedata
 from typing import Any
 
 import msgspec
@@ -22,7 +23,7 @@ class RemoteError(Exception):
     """
 
     def __init__(self, message: str, status: int = 200) -> None:
-        super().__init__(message)
+        super().__init__(harmless(message))
         self.status = status
 
 
@@ -111,6 +112,11 @@ class EventDecoder:
                 events.append(b"\n".join(self._data))
                 self._data.clear()
         return events
+
+
+def harmless(text: str) -> str:
+    """Without control characters, by which a server or a model could take over the terminal."""
+    return "".join(c for c in text if c in "\n\t" or unicodedata.category(c) != "Cc")
 
 
 def api_root(url: str) -> str:

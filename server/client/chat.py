@@ -5,7 +5,6 @@ from __future__ import annotations
 import argparse
 import contextlib
 import sys
-import unicodedata
 from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -18,13 +17,14 @@ from server.client.api_client import (
     ChunkChoice,
     EventDecoder,
     RemoteError,
-    api_root,
     auth_headers,
     first_model,
+    harmless,
     no_server,
     read_chunk,
     refusal,
 )
+from server.client.arguments import api_key, server_root, temperature
 
 _INTERRUPTED = 130
 _HELP = "/reset starts over, /exit (or Ctrl-D) leaves, Ctrl-C stops an answer"
@@ -117,10 +117,10 @@ class Screen:
         reason = None
         for choice in choices:
             if choice.thought and self.terminal:
-                self.write(_DIM + _harmless(choice.thought) + _PLAIN)
+                self.write(_DIM + harmless(choice.thought) + _PLAIN)
             if choice.answer:
                 into.append(choice.answer)
-                self.write(_harmless(choice.answer) if self.terminal else choice.answer)
+                self.write(harmless(choice.answer) if self.terminal else choice.answer)
             reason = choice.finish_reason or reason
         return reason
 
@@ -138,7 +138,7 @@ def run(argv: Sequence[str]) -> int:
         return int(stop.code or 0)
     screen = Screen(_write, sys.stdout.isatty())
     try:
-        url, headers = api_root(options.url), auth_headers(options.api_key)
+        url, headers = options.url, auth_headers(options.api_key)
         connection = Connection(
             url=url,
             headers=headers,
@@ -246,11 +246,6 @@ def _write(text: str) -> None:
     sys.stdout.flush()
 
 
-def _harmless(text: str) -> str:
-    """Without control characters, by which a model could take over the terminal."""
-    return "".join(c for c in text if c in "\n\t" or unicodedata.category(c) != "Cc")
-
-
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="tandem chat",
@@ -259,10 +254,15 @@ def _parser() -> argparse.ArgumentParser:
     )
     add = parser.add_argument
     add("message", metavar="MESSAGE", nargs="?", help="answer this and leave")
-    add("--url", default="http://127.0.0.1:8000", help="with or without /v1 (default: %(default)s)")
+    add(
+        "--url",
+        type=server_root,
+        default="http://127.0.0.1:8000",
+        help="with or without /v1 (default: %(default)s)",
+    )
     add("--model", help="default: the first one in /v1/models")
     add("--system", help="system message")
-    add("--temperature", type=float, help="default: the server's")
+    add("--temperature", type=temperature, help="default: the server's")
     add("--max-tokens", type=int, help="longest answer in tokens; default: the server's")
-    add("--api-key", help="sent as a bearer token")
+    add("--api-key", type=api_key, help="sent as a bearer token")
     return parser

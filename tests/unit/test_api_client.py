@@ -36,6 +36,10 @@ def test_urls_are_taken_with_and_without_v1(url: str) -> None:
     assert api_root(url) == "http://h:1"
 
 
+def test_errors_carry_no_control_characters() -> None:
+    assert str(refusal(400, b'{"error": {"message": "a\\u001b[2Jb"}}')) == "a[2Jb"
+
+
 def test_answer_and_reasoning_text() -> None:
     chat = read_chunk(b'{"choices":[{"delta":{"role":"assistant","content":"hi"},"finish_reason":null}]}')
     assert (chat.choices[0].answer, chat.choices[0].thought) == ("hi", "")

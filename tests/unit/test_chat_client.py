@@ -121,7 +121,15 @@ def test_wrong_arguments(monkeypatch, capsys) -> None:
     assert run([]) == 2
     assert "the message is empty" in capsys.readouterr().err
     assert run(["a", "b"]) == 2
-    assert run(["--temperature", "hot", "a"]) == 2
+    for url in ("http://[::1", "http://h:port", "http://h:99999", "ftp://h", "http://"):
+        assert run(["--url", url, "a"]) == 2
+        assert "URL" in capsys.readouterr().err
+    for key in ("schlüssel", "a\nb"):
+        assert run(["--api-key", key, "a"]) == 2
+        assert "printable ASCII" in capsys.readouterr().err
+    for temperature in ("hot", "nan", "inf"):
+        assert run(["--temperature", temperature, "a"]) == 2
+        assert "finite" in capsys.readouterr().err
     assert run(["--help"]) == 0
 
 

@@ -122,6 +122,14 @@ def test_other_commands_get_their_own_arguments(
     assert seen == [["--url", "x"]]
 
 
+def test_a_reader_that_has_seen_enough_is_no_error() -> None:
+    command = [sys.executable, "-m", "server.cli", "serve", "--print-config"]
+    with subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
+        process.stdout.close()
+        assert process.stderr.read() == b""
+        assert process.wait() == 0
+
+
 @pytest.mark.parametrize(
     "argv", [["--help"], ["--version"], ["serve", "--help"], ["serve", "--print-config"]]
 )

@@ -77,6 +77,7 @@ def test_an_empty_variable_counts_as_unset() -> None:
         ("prefix_caching", "maybe", "true or false"),
         ("dtype", "float16", "one of auto, bfloat16, float32"),
         ("host", "", "text"),
+        ("served_model_name", "caf\udce9", "text"),
     ],
 )
 def test_wrong_values_name_the_flag_and_what_is_allowed(name: str, text: str, expected: str) -> None:

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 
 import httpx
 
-from server.client.api_client import RemoteError, api_root, auth_headers
+from server.client.api_client import RemoteError, auth_headers
 from server.client.bench.options import Options, parse
 from server.client.bench.report import Report, to_json, to_text
 from server.client.bench.session import Session
@@ -34,7 +34,7 @@ def run(argv: Sequence[str]) -> int:
         return 1
     except KeyboardInterrupt:
         return 130
-    print(to_text(report))
+    print(to_text(report), flush=True)
     if options.json:
         try:
             options.json.write_bytes(to_json(report))
@@ -47,7 +47,7 @@ def run(argv: Sequence[str]) -> int:
 async def _measure(options: Options) -> Report:
     seed = options.seed if options.seed is not None else random.SystemRandom().randrange(2**32)
     async with httpx.AsyncClient(
-        base_url=api_root(options.url),
+        base_url=options.url,
         headers=auth_headers(options.api_key),
         timeout=httpx.Timeout(options.timeout, connect=10.0),
         limits=httpx.Limits(max_connections=None),

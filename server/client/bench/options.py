@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TypeVar
 
+from server.client.arguments import api_key, server_root, temperature
 from server.client.bench.client import Endpoint
 
 Number = TypeVar("Number", int, float)
@@ -61,11 +62,12 @@ def _parser() -> argparse.ArgumentParser:
     add = parser.add_argument
     add(
         "--url",
+        type=server_root,
         default="http://127.0.0.1:8000",
         help="the server, with or without /v1 (default: %(default)s)",
     )
     add("--model", help="default: the first one in /v1/models")
-    add("--api-key", help="sent as a bearer token")
+    add("--api-key", type=api_key, help="sent as a bearer token")
     add("--endpoint", choices=("chat", "completions"), default="chat", help="default: %(default)s")
     load = parser.add_mutually_exclusive_group()
     load.add_argument(
@@ -90,7 +92,7 @@ def _parser() -> argparse.ArgumentParser:
     )
     add("--prompt-tokens", type=_positive(int), default=128, help="default: %(default)s")
     add("--output-tokens", type=_positive(int), default=128, help="default: %(default)s")
-    add("--temperature", type=float, default=0.0, help="default: %(default)s")
+    add("--temperature", type=temperature, default=0.0, help="default: %(default)s")
     add(
         "--ignore-eos",
         action=argparse.BooleanOptionalAction,
