@@ -5,21 +5,16 @@ from __future__ import annotations
 import secrets
 import time
 from collections.abc import Callable
-from concurrent.futures import Executor, ThreadPoolExecutor
 from dataclasses import dataclass, field
 
 from configs.settings import Settings
 from server.engine_client.protocol import EngineClient
+from server.http.worker import Worker
 from server.metrics.engine_metrics import LiveRequests
 from server.metrics.registry import Metrics
 from server.text.chat_template import ChatTemplate
 from server.text.sampling_defaults import SamplingDefaults
 from server.text.tokenizer import Tokenizer
-
-
-def _text_worker() -> Executor:
-    # Encoding releases the GIL but needs a core, and the engine wants them: one at a time.
-    return ThreadPoolExecutor(1, thread_name_prefix="text")
 
 
 def _random_seed() -> int:
@@ -43,7 +38,7 @@ class Services:
     """Times the engine process was started again."""
     version: str
     """Of this program."""
-    worker: Executor = field(default_factory=_text_worker)
+    worker: Worker = field(default_factory=Worker)
     """Decodes long bodies, renders templates, encodes text."""
     live: LiveRequests = field(default_factory=LiveRequests)
     draw_seed: Callable[[], int] = _random_seed

@@ -9,7 +9,6 @@ import msgspec
 
 from scheduler.messages import EngineFacts
 from server.generation.encoding import encode_prompt
-from server.http.body import beside_loop
 from server.http.errors import ApiError, bad_request, shorten
 from server.schemas.chat import AssistantMessage, ChatCompletionRequest, Content, Message
 from server.schemas.completions import CompletionRequest, Prompt
@@ -34,7 +33,7 @@ async def chat_prompt(body: ChatCompletionRequest, services: Services, facts: En
     size = sum(MESSAGE_CHARACTERS + _size(message) for message in body.messages)
     size += len(msgspec.json.encode(body.chat_template_kwargs))
     encode = partial(_render_and_encode, body, services, facts.context_length)
-    return await beside_loop(services.worker, size, encode, inline=INLINE_CHARACTERS)
+    return await services.worker.run(size, encode, inline=INLINE_CHARACTERS)
 
 
 async def completion_prompts(
@@ -50,7 +49,7 @@ async def completion_prompts(
         return [_token_ids(prompt, services, facts) for prompt in body.prompt]
 
     size = sum(map(len, body.prompt))
-    return await beside_loop(services.worker, size, encode_all, inline=INLINE_CHARACTERS)
+    return await services.worker.run(size, encode_all, inline=INLINE_CHARACTERS)
 
 
 def _token_ids(prompt: Prompt, services: Services, facts: EngineFacts) -> tuple[int, ...]:

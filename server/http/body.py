@@ -1,12 +1,11 @@
-"""From the bytes of a request body to a JSON object, within limits and beside the event loop."""
+"""From the bytes of a request body to a JSON object, within limits and in time."""
 
 from __future__ import annotations
 
 import asyncio
 import re
-from collections.abc import Callable, Mapping
-from concurrent.futures import Executor
-from typing import Any, TypeVar
+from collections.abc import Mapping
+from typing import Any
 
 import msgspec
 from starlette.types import Receive
@@ -30,8 +29,6 @@ BODY_SECONDS = 300.0
 
 LONE_SURROGATE = re.compile(rb"\\u[dD][89abAB][0-9a-fA-F]{2}(?!\\u[dD][c-fC-F])")
 """The escape of the first half of a surrogate pair, without the second half."""
-
-T = TypeVar("T")
 
 
 class ClientDisconnected(Exception):
@@ -138,22 +135,6 @@ def depth(value: object) -> int:
             if isinstance(child, dict | list)
         ]
     return levels
-
-
-async def beside_loop(
-    executor: Executor, size: int, function: Callable[[], T], *, inline: int = INLINE_BYTES
-) -> T:
-    """Run ``function``, in a worker thread if its input's ``size`` says that it takes long.
-
-    Args:
-        executor: the worker.
-        size: of the input, in bytes or characters.
-        function: what to run.
-        inline: the greatest size that is run in place.
-    """
-    if size <= inline:
-        return function()
-    return await asyncio.get_running_loop().run_in_executor(executor, function)
 
 
 async def _next_chunk(receive: Receive) -> tuple[bytes, bool]:

@@ -11,7 +11,7 @@ from starlette.responses import Response
 
 from server.generation.answers import GenerationResponse, chat_response, completion_response
 from server.generation.job import GenerationJob
-from server.http.body import ClientDisconnected, beside_loop, check_content_type, decode_object, read_body
+from server.http.body import INLINE_BYTES, ClientDisconnected, check_content_type, decode_object, read_body
 from server.http.errors import ApiError
 from server.schemas.chat import ChatCompletionRequest
 from server.schemas.completions import CompletionRequest
@@ -82,8 +82,13 @@ async def _prepare(
     check_content_type(request.headers)
     limit = int(services.settings.max_body_mib * 1024 * 1024)
     body = await read_body(request.receive, request.headers, limit)
-    parsed = await beside_loop(services.worker, len(body), lambda: parse_request(schema, decode_object(body)))
+    parse = partial(_parse, schema, body)
+    parsed = await services.worker.run(len(body), parse, inline=INLINE_BYTES)
     return await make_job(parsed, services)
+
+
+def _parse(schema: type[Schema], body: bytes) -> Schema:
+    return parse_request(schema, decode_object(body))
 
 
 class NoResponse(Response):

@@ -11,6 +11,7 @@ import pytest
 
 from scheduler.types import Request
 from server.app import create_app
+from server.http.worker import Worker
 from server.schemas.responses import ChatCompletion, ChatCompletionChunk, Completion, CompletionChunk
 from tests.server.fakes import CONTEXT, EOS, FACTS, MODEL, alphabet, encode, make_services, says
 from tests.server.sse import events, joined, whole
@@ -320,7 +321,7 @@ class CountingWorker(ThreadPoolExecutor):
 async def test_long_bodies_and_long_texts_are_handled_off_the_loop(engine, user, content, calls):
     engine.facts = msgspec.structs.replace(FACTS, context_length=100_000)
     with CountingWorker() as worker:
-        services = dataclasses.replace(make_services(engine), worker=worker)
+        services = dataclasses.replace(make_services(engine), worker=Worker(worker))
         transport = httpx.ASGITransport(create_app(services))
         async with httpx.AsyncClient(transport=transport, base_url="http://test") as http:
             messages = [{"role": "user", "content": "x" * content}]
@@ -337,7 +338,7 @@ async def test_tool_calls_and_template_options_count_as_text(engine):
         {"messages": [{"role": "user", "content": "x"}], "chat_template_kwargs": {"a": "x" * 9_000}},
     ):
         with CountingWorker() as worker:
-            services = dataclasses.replace(make_services(engine), worker=worker)
+            services = dataclasses.replace(make_services(engine), worker=Worker(worker))
             transport = httpx.ASGITransport(create_app(services))
             async with httpx.AsyncClient(transport=transport, base_url="http://test") as http:
                 await ask(http, CHAT, **extra)
