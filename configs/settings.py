@@ -55,6 +55,10 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
             "default: a quarter of what is free, 8 at most"
         ),
     ] = None
+    kv_dtype: Annotated[
+        Literal["auto", "float32", "bfloat16", "float16", "int8"],
+        Meta(description="How keys and values are kept; auto is the compute type, int8 has a scale a token"),
+    ] = "auto"
     max_batch_tokens: Annotated[
         Count, Meta(description="Tokens computed in one iteration at most (prefill chunk included)")
     ] = 512
@@ -64,6 +68,10 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
         Annotated[int, Meta(ge=1, le=1024)] | None,
         Meta(description="CPU threads of the engine; default: the cores it may use"),
     ] = None
+    cpu_kernels: Annotated[
+        Literal["auto", "torch", "scalar", "avx2", "avx512", "avx512_bf16", "neon"],
+        Meta(description="Instruction set of the native kernels; auto is the fastest, torch does without"),
+    ] = "auto"
 
     # -- HTTP
     host: Annotated[Text, Meta(description="Address to listen on")] = "127.0.0.1"

@@ -17,6 +17,20 @@ Indices = NDArray[np.int64]
 
 
 @dataclass(frozen=True, slots=True)
+class Sequences:
+    """The batch's sequences in the order of their rows, decodes first."""
+
+    rows: Indices
+    """[n]: rows each has in the batch."""
+    starts: Indices
+    """[n]: position of the first one; positions before it are in the pages already."""
+    page_starts: Indices
+    """[n + 1]: where each one's page table begins in ``page_ids``, and where the last one ends."""
+    page_ids: Indices
+    """Page tables one after another, each as long as the sequence's tokens ask for."""
+
+
+@dataclass(frozen=True, slots=True)
 class DecodeRows:
     """Sequences that compute one token each: the batch's first rows, in falling order of pages."""
 
@@ -56,16 +70,45 @@ class Batch:
     """int64, [rows]."""
     positions: Tensor
     """int64, [rows]."""
-    slot_pages: Indices
-    """[rows]: page that takes the row's keys and values ..."""
-    slot_offsets: Indices
-    """... and the token's place in it."""
-    decodes: DecodeRows
-    prefills: tuple[PrefillSegment, ...]
-    fresh_pages: Tensor
-    """int64: pages this iteration begins but does not fill."""
+    sequences: Sequences
     sample_rows: Tensor
     """int64: rows whose logits are sampled from, in the plan's order."""
+
+    @property
+    def decodes(self) -> DecodeRows:
+        """The sequences of one row."""
+        each = self.sequences
+        n = int((each.rows == 1).sum())
+        return DecodeRows(
+            each.starts[:n] + 1, each.page_ids[: each.page_starts[n]], each.page_starts[: n + 1]
+        )
+
+    @property
+    def prefills(self) -> tuple[PrefillSegment, ...]:
+        """The sequences of several rows."""
+        each, first_rows = self.sequences, _offsets(self.sequences.rows)
+        return tuple(
+            PrefillSegment(
+                int(first_rows[i]),
+                int(each.rows[i]),
+                int(each.starts[i]),
+                each.page_ids[each.page_starts[i] : each.page_starts[i + 1]],
+            )
+            for i in range(int((each.rows == 1).sum()), len(each.rows))
+        )
+
+    def slots(self, page_size: int) -> tuple[Indices, Indices]:
+        """The pages that take the rows' keys and values, [rows], and the tokens' places in them, [rows]."""
+        each, positions = self.sequences, self.positions.numpy()
+        tables = np.repeat(each.page_starts[:-1], each.rows)
+        return each.page_ids[tables + positions // page_size], positions % page_size
+
+    def fresh_pages(self, page_size: int) -> Tensor:
+        """int64: pages this iteration begins but does not fill."""
+        each = self.sequences
+        filled = (each.starts + each.rows) % page_size
+        last_pages = each.page_ids[each.page_starts[1:] - 1]
+        return torch.from_numpy(last_pages[(filled > 0) & (filled <= each.rows)])
 
 
 def make_batch(plan: IterationPlan, page_size: int) -> Batch:
@@ -92,23 +135,10 @@ def make_batch(plan: IterationPlan, page_size: int) -> Batch:
 
     last_rows = dict(zip((each.sequence_id for each in ordered), first_rows[1:] - 1, strict=True))
     sampled = _integers(last_rows[each.sequence_id] for each in plan.sequences if each.sample is not None)
-    n = len(decodes)
     return Batch(
         token_ids=torch.from_numpy(_integers(chain.from_iterable(each.token_ids for each in ordered))),
         positions=torch.from_numpy(positions),
-        slot_pages=page_ids[np.repeat(page_starts[:-1], counts) + positions // page_size],
-        slot_offsets=positions % page_size,
-        decodes=DecodeRows(starts[:n] + 1, page_ids[: page_starts[n]], page_starts[: n + 1]),
-        prefills=tuple(
-            PrefillSegment(
-                int(first_rows[i]),
-                int(counts[i]),
-                int(starts[i]),
-                page_ids[page_starts[i] : page_starts[i + 1]],
-            )
-            for i in range(n, len(ordered))
-        ),
-        fresh_pages=torch.from_numpy(_fresh_pages(starts, counts, page_ids[page_starts[1:] - 1], page_size)),
+        sequences=Sequences(counts, starts, page_starts, page_ids),
         sample_rows=torch.from_numpy(sampled),
     )
 
@@ -129,9 +159,3 @@ def _integers(values: Iterable[int]) -> Indices:
 def _offsets(counts: Indices) -> Indices:
     """Where each of consecutive runs begins, and where the last one ends: [n + 1]."""
     return np.concatenate((np.zeros(1, dtype=np.int64), counts.cumsum()))
-
-
-def _fresh_pages(starts: Indices, counts: Indices, last_pages: Indices, page_size: int) -> Indices:
-    """The last pages that take their first token now and have room for more."""
-    filled = (starts + counts) % page_size
-    return last_pages[(filled > 0) & (filled <= counts)]

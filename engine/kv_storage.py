@@ -1,7 +1,8 @@
-"""Paged keys and values: one tensor, ``[page][layer][k/v][kv_head][token][dim]`` row-major.
+"""Paged keys and values: ``[page][layer][k/v][kv_head]`` of *blocks*, row-major.
 
-A page is one contiguous piece, a layer of a page too, and so are the tokens of one head in it, called a
-*block* here. Every layer's view begins where that layer does, so that one set of indices serves all layers.
+A block holds a page's tokens of one head, ``[token][dim]``; as int8 it has one float32 scale for each token
+after them. A page is one contiguous piece, and a layer of a page too. Every layer's view begins where that
+layer does, so that one set of indices serves all layers.
 """
 
 from __future__ import annotations
@@ -15,10 +16,18 @@ from engine.models.config import ModelConfig
 
 Indices = NDArray[np.int64]
 
+_SCALE_BYTES = 4
+_LARGEST = 127
+"""Of an int8 whose range is symmetric."""
+
 
 def page_bytes(config: ModelConfig, page_size: int, dtype: torch.dtype) -> int:
-    """Bytes of one page of ``page_size`` tokens."""
-    return config.num_layers * 2 * config.num_kv_heads * page_size * config.head_dim * dtype.itemsize
+    """Bytes of one page of ``page_size`` tokens, stored as ``dtype``."""
+    return config.num_layers * 2 * config.num_kv_heads * _block_bytes(page_size, config.head_dim, dtype)
+
+
+def _block_bytes(page_size: int, dim: int, dtype: torch.dtype) -> int:
+    return page_size * (dim * dtype.itemsize + (_SCALE_BYTES if dtype == torch.int8 else 0))
 
 
 class KVStorage:
@@ -31,7 +40,7 @@ class KVStorage:
             config: of the model whose keys and values are kept.
             num_pages: page ids are 0 .. num_pages - 1.
             page_size: tokens in a page.
-            dtype: compute type of the model.
+            dtype: how they are kept: a float type or int8.
 
         Raises:
             ValueError: ``num_pages`` or ``page_size`` is not positive.
@@ -39,61 +48,95 @@ class KVStorage:
         if num_pages < 1 or page_size < 1:
             raise ValueError(f"KV storage needs pages and tokens in them, not {num_pages} of {page_size}")
         layers, heads, dim = config.num_layers, config.num_kv_heads, config.head_dim
+        self.dtype = dtype
         self.page_size = page_size
+        self.num_layers = layers
         self.kv_heads = heads
-        self.page_bytes = page_bytes(config, page_size, dtype)
-        self.pages = torch.empty(num_pages, layers, 2, heads, page_size, dim, dtype=dtype)
+        self.dim = dim
         self._blocks_per_layer = 2 * heads
         self._blocks_per_page = layers * self._blocks_per_layer
-        blocks = self.pages.view(-1, page_size * dim)
-        tokens = self.pages.view(-1, dim)
+        width = _block_bytes(page_size, dim, dtype) // dtype.itemsize
+        self.blocks = torch.empty(num_pages * self._blocks_per_page, width, dtype=dtype)
+        """[pages * layers * 2 * kv_heads, elements of a block]."""
         starts = [layer * self._blocks_per_layer for layer in range(layers)]
-        self._layer_blocks = tuple(blocks[start:] for start in starts)
-        self._layer_tokens = tuple(tokens[start * page_size :] for start in starts)
+        self._layers = tuple(self.blocks[start:] for start in starts)
 
     @property
     def num_pages(self) -> int:
         """Page ids are 0 .. num_pages - 1."""
-        return self.pages.shape[0]
+        return len(self.blocks) // self._blocks_per_page
+
+    @property
+    def tokens(self) -> Tensor:
+        """A view of what is stored, without scales: [pages, layers, 2, kv_heads, page_size, dim]."""
+        shape = (self.num_pages, self.num_layers, 2, self.kv_heads, self.page_size, self.dim)
+        return self._values(self.blocks).view(shape)
 
     def block_indices(self, page_ids: Indices) -> Indices:
         """Where ``gather`` finds pages: [2 * kv_heads, *page_ids.shape], keys' heads before values'."""
         blocks = np.arange(self._blocks_per_layer).reshape(-1, *(1,) * page_ids.ndim)
         return blocks + page_ids * self._blocks_per_page
 
-    def token_indices(self, page_ids: Indices, offsets: Indices) -> Indices:
-        """Where ``append`` puts rows: [rows, 2 * kv_heads] from [rows] page ids and offsets in them."""
+    def token_slots(self, page_ids: Indices, offsets: Indices) -> tuple[Tensor, Tensor]:
+        """Where ``append`` puts rows, from [rows] page ids and offsets in them: blocks, places in those."""
         blocks = page_ids[:, None] * self._blocks_per_page + np.arange(self._blocks_per_layer)
-        return blocks * self.page_size + offsets[:, None]
+        places = np.repeat(offsets, self._blocks_per_layer)
+        return torch.from_numpy(blocks.reshape(-1)), torch.from_numpy(places)
 
-    def new_blocks(self, count: int) -> Tensor:
-        """Uninitialised [count, page_size * dim] for ``gather``."""
-        return self.pages.new_empty(count, self.page_size * self.pages.shape[-1])
-
-    def append(self, layer: int, indices: Tensor, kv: Tensor) -> None:
+    def append(self, layer: int, slots: tuple[Tensor, Tensor], kv: Tensor) -> None:
         """Write rows.
 
         Args:
             layer: which layer's.
-            indices: flattened ``token_indices`` of the rows.
+            slots: ``token_slots`` of the rows.
             kv: [rows, 2, kv_heads, dim].
         """
-        self._layer_tokens[layer].index_copy_(0, indices, kv.reshape(-1, kv.shape[-1]))
+        rows = kv.reshape(-1, self.dim)
+        stored = self._layers[layer]
+        if self.dtype == torch.int8:
+            rows, scales = _quantise(rows)
+            self._scales(stored)[slots] = scales
+        self._values(stored)[slots] = rows.to(self.dtype)
 
     def gather(self, layer: int, indices: Tensor, out: Tensor) -> None:
-        """Copy blocks.
+        """Copy blocks, as floats.
 
         Args:
             layer: which layer's.
             indices: flattened ``block_indices``.
-            out: [indices, page_size * dim].
+            out: [indices, page_size * dim], of the type the model computes in.
         """
-        torch.index_select(self._layer_blocks[layer], 0, indices, out=out)
+        stored = self._layers[layer]
+        if out.dtype == self.dtype:
+            torch.index_select(stored, 0, indices, out=out)
+            return
+        blocks = stored.index_select(0, indices)
+        if self.dtype != torch.int8:
+            out.copy_(blocks)
+            return
+        values = self._values(blocks)
+        out.view_as(values).copy_(values * self._scales(blocks)[..., None])
 
     def clear(self, page_ids: Tensor) -> None:
         """Zero whole pages, given as integers [n].
 
-        Whoever reads a page that is filled only in part masks the rest, but 0 * NaN is NaN: what an
-        earlier owner or the allocator left there must be finite.
+        Attention that masks what lies beyond a sequence's end multiplies it with 0, and 0 * NaN is NaN: what
+        an earlier owner or the allocator left there must be finite.
         """
-        self.pages.index_fill_(0, page_ids, 0)
+        self.blocks.view(self.num_pages, -1).index_fill_(0, page_ids, 0)
+
+    def _values(self, blocks: Tensor) -> Tensor:
+        """What blocks hold but for scales, [blocks, page_size, dim]."""
+        return blocks[:, : self.page_size * self.dim].view(-1, self.page_size, self.dim)
+
+    def _scales(self, blocks: Tensor) -> Tensor:
+        """The scales in int8 blocks, [blocks, page_size]."""
+        return blocks[:, self.page_size * self.dim :].view(torch.float32)
+
+
+def _quantise(rows: Tensor) -> tuple[Tensor, Tensor]:
+    """int8 rows [n, dim] and their scales [n]: the largest magnitude of a row becomes 127."""
+    rows = rows.float()
+    largest = rows.abs().amax(-1)
+    inverse = torch.where(largest > 0, _LARGEST / largest, 0)
+    return (rows * inverse[:, None]).round().to(torch.int8), largest / _LARGEST

@@ -13,7 +13,8 @@ from pathlib import Path
 import msgspec
 import torch
 
-from engine.attention.host import HostAttention
+from engine.attention.choice import host_attention
+from engine.kernels.library import Kernels, load_kernels
 from engine.kv_storage import KVStorage, page_bytes
 from engine.memory import GIB, free_host_bytes, kv_pages
 from engine.model_error import ModelError
@@ -48,11 +49,13 @@ def load_engine(start: Start, report: Callable[[Loading], None]) -> LoadedEngine
     """
     began = time.perf_counter()
     torch.set_num_threads(start.threads or len(os.sched_getaffinity(0)))
+    kernels = load_kernels(start.cpu_kernels, torch.get_num_threads())
     dtype = compute_dtype(start.dtype)
+    kv_dtype = dtype if start.kv_dtype == "auto" else getattr(torch, start.kv_dtype)
     source = ModelSource(start.model_kind, Path(start.model_path), start.model_name)
     checkpoint = open_checkpoint(source)
     config = checkpoint.config
-    size = page_bytes(config, start.page_size, dtype)
+    size = page_bytes(config, start.page_size, kv_dtype)
     # What can't be is refused before the weights are read, as far as it is known without probing.
     probed = start.host_kv_pages is None and start.host_kv_gib is None
     free = sys.maxsize if probed else 0
@@ -63,10 +66,9 @@ def load_engine(start: Start, report: Callable[[Loading], None]) -> LoadedEngine
     context = context_length(start.max_model_len, config, pages * start.page_size)
     if context < config.context_length and start.max_model_len is None:
         logger.warning("context cut to the KV pages: %d of %d tokens", context, config.context_length)
-    storage = _allocate(config, pages, start.page_size, dtype)
-    executor = TorchExecutor(
-        ModelRunner(model, storage, HostAttention(config, storage)), config.eos_token_ids
-    )
+    storage = _allocate(config, pages, start.page_size, kv_dtype)
+    attention = host_attention(config, storage, dtype, kernels)
+    executor = TorchExecutor(ModelRunner(model, storage, attention), config.eos_token_ids)
     _warm_up(executor, pages)
     limits = Limits(
         num_pages=pages,
@@ -81,7 +83,7 @@ def load_engine(start: Start, report: Callable[[Loading], None]) -> LoadedEngine
         model_name=config.name,
         family=config.family,
         dtype=str(dtype).removeprefix("torch."),
-        device_name=f"{platform.machine()} CPU, {torch.get_num_threads()} threads",
+        device_name=_device_name(kernels),
         vocab_size=config.vocab_size,
         context_length=context,
         eos_token_ids=config.eos_token_ids,
@@ -89,6 +91,7 @@ def load_engine(start: Start, report: Callable[[Loading], None]) -> LoadedEngine
         host_kv_pages=pages,
         device_kv_pages=0,
         page_bytes=size,
+        kv_dtype=str(kv_dtype).removeprefix("torch."),
         parameters=parameters(config),
         load_seconds=time.perf_counter() - began,
     )
@@ -119,6 +122,11 @@ def _loading(tensors_done: int, tensors_total: int, bytes_done: int, bytes_total
         bytes_done=bytes_done,
         bytes_total=bytes_total,
     )
+
+
+def _device_name(kernels: Kernels | None) -> str:
+    instructions = "torch" if kernels is None else kernels.instruction_set
+    return f"{platform.machine()} CPU, {torch.get_num_threads()} threads, {instructions} kernels"
 
 
 def _allocate(config: ModelConfig, pages: int, page_size: int, dtype: torch.dtype) -> KVStorage:

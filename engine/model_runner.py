@@ -27,8 +27,6 @@ class ModelRunner:
             float32 logits of ``batch.sample_rows``, [sampled rows, vocab].
         """
         with torch.inference_mode():
-            if len(batch.fresh_pages):
-                self.storage.clear(batch.fresh_pages)
             return self._run(batch)
 
     def _run(self, batch: Batch) -> Tensor:

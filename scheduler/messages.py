@@ -30,10 +30,12 @@ class Start(msgspec.Struct, frozen=True, kw_only=True, tag="start"):
     page_size: int
     host_kv_pages: int | None
     host_kv_gib: float | None
+    kv_dtype: Literal["auto", "float32", "bfloat16", "float16", "int8"]
     max_batch_tokens: int
     max_running: int
     prefix_caching: bool
     threads: int | None
+    cpu_kernels: Literal["auto", "torch", "scalar", "avx2", "avx512", "avx512_bf16", "neon"]
     log_level: Literal["debug", "info", "warning", "error"]
 
 
@@ -71,6 +73,8 @@ class EngineFacts(msgspec.Struct, frozen=True, kw_only=True, tag="ready"):
     host_kv_pages: int
     device_kv_pages: int
     page_bytes: int
+    kv_dtype: str
+    """How keys and values are kept: a float type or ``int8``."""
     parameters: int
     load_seconds: float
 

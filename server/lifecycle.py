@@ -80,10 +80,12 @@ def start_message(settings: Settings, source: ModelSource) -> Start:
         page_size=settings.page_size,
         host_kv_pages=settings.host_kv_pages,
         host_kv_gib=settings.host_kv_gib,
+        kv_dtype=settings.kv_dtype,
         max_batch_tokens=settings.max_batch_tokens,
         max_running=settings.max_running,
         prefix_caching=settings.prefix_caching,
         threads=settings.threads,
+        cpu_kernels=settings.cpu_kernels,
         log_level=settings.log_level,
     )
 
@@ -96,7 +98,8 @@ def ready_line(where: str, model_name: str, facts: EngineFacts) -> str:
     )
     return (
         f"Ready on {where} with {model_name} ({facts.family}, {facts.parameters / 1e6:.0f}M parameters, "
-        f"{facts.dtype} on {facts.device_name}, loaded in {facts.load_seconds:.1f} s); {pages}"
+        f"{facts.dtype} on {facts.device_name}, loaded in {facts.load_seconds:.1f} s); {pages}, "
+        f"{facts.kv_dtype}"
     )
 
 
@@ -164,9 +167,10 @@ class _Daemon:
             engine_restarts=lambda: self._engine.restarts,
             version=server.__version__,
         )
+        app = await asyncio.to_thread(create_app, services)  # takes long enough to delay a signal
         listen(self._listener, self._settings.write_timeout)
         logger.info("listening on %s", url(self._settings.host, self._listener))
-        self._http = HttpServer(create_app(services), self._listener)
+        self._http = HttpServer(app, self._listener)
         announcing = asyncio.create_task(self._announce())
         try:
             await self._http.run_until_closed()

@@ -1,4 +1,4 @@
-"""Attention over pages in host memory, in plain torch: the readable reference.
+"""Attention over pages in host memory, in plain torch: the readable reference, and the way without kernels.
 
 Pages are copied together, then attended to densely. Indices and masks are made once an iteration; each layer
 costs a copy and one fused attention call for every part.
@@ -29,10 +29,11 @@ class Part(Protocol):
 class HostAttention:
     """Plans attention over one storage's pages."""
 
-    def __init__(self, config: ModelConfig, storage: KVStorage) -> None:
-        """``storage`` holds the keys and values of ``config``'s model."""
+    def __init__(self, config: ModelConfig, storage: KVStorage, dtype: torch.dtype) -> None:
+        """``storage`` holds the keys and values of ``config``'s model, which computes in ``dtype``."""
         self._config = config
         self._storage = storage
+        self._dtype = dtype
         self._sliding_layers = config.sliding_layers or (False,) * config.num_layers
 
     def plan(self, batch: Batch) -> HostAttentionPlan:
@@ -41,25 +42,31 @@ class HostAttention:
         parts = {
             sliding: self._parts(batch, window if sliding else None) for sliding in set(self._sliding_layers)
         }
-        slots = self._storage.token_indices(batch.slot_pages, batch.slot_offsets)
+        fresh_pages = batch.fresh_pages(self._storage.page_size)
+        if len(fresh_pages):
+            self._storage.clear(fresh_pages)
         return HostAttentionPlan(
             self._storage,
-            torch.from_numpy(slots.reshape(-1)),
+            self._storage.token_slots(*batch.slots(self._storage.page_size)),
             tuple(parts[sliding] for sliding in self._sliding_layers),
         )
 
     def _parts(self, batch: Batch, window: int | None) -> tuple[Part, ...]:
         scale = self._config.attention_scale
-        groups = decode_groups(batch.decodes, self._storage, scale, window)
-        prefills = (PrefillPart(segment, self._storage, scale, window) for segment in batch.prefills)
+        groups = decode_groups(batch.decodes, self._storage, self._dtype, scale, window)
+        prefills = (
+            PrefillPart(segment, self._storage, self._dtype, scale, window) for segment in batch.prefills
+        )
         return (*groups, *prefills)
 
 
 class HostAttentionPlan:
     """See ``engine.attention.base.AttentionPlan``."""
 
-    def __init__(self, storage: KVStorage, slots: Tensor, parts: Sequence[Sequence[Part]]) -> None:
-        """``slots`` are flattened token indices, ``parts`` those of each layer, in row order."""
+    def __init__(
+        self, storage: KVStorage, slots: tuple[Tensor, Tensor], parts: Sequence[Sequence[Part]]
+    ) -> None:
+        """``slots`` take the rows, ``parts`` are those of each layer, in row order."""
         self._storage = storage
         self._slots = slots
         self._parts = parts

@@ -26,7 +26,7 @@ class DecodeGroup:
 
     def __init__(
         self, rows: slice, lengths: Indices, first_pages: Indices, tables: Indices, first_visible: Indices,
-        storage: KVStorage, scale: float,
+        storage: KVStorage, dtype: torch.dtype, scale: float,
     ) -> None:  # fmt: skip
         """Plan the group.
 
@@ -37,6 +37,7 @@ class DecodeGroup:
             tables: [n, pages], ids of the visible pages, padded with any page of the row.
             first_visible: [n], position of the first token each row sees.
             storage: where the pages are.
+            dtype: compute type.
             scale: multiplies q.k.
         """
         self._rows = rows
@@ -44,7 +45,7 @@ class DecodeGroup:
         self._scale = scale
         self._num_rows, num_pages = tables.shape
         self._indices = torch.from_numpy(storage.block_indices(tables).reshape(-1))
-        self._gathered = storage.new_blocks(len(self._indices))
+        self._gathered = torch.empty(len(self._indices), storage.page_size * storage.dim, dtype=dtype)
         positions = first_pages[:, None] * storage.page_size + np.arange(num_pages * storage.page_size)
         hidden = (positions < first_visible[:, None]) | (positions >= lengths[:, None])
         mask = torch.zeros(hidden.shape, dtype=self._gathered.dtype)
@@ -63,13 +64,14 @@ class DecodeGroup:
 
 
 def decode_groups(
-    decodes: DecodeRows, storage: KVStorage, scale: float, window: int | None
+    decodes: DecodeRows, storage: KVStorage, dtype: torch.dtype, scale: float, window: int | None
 ) -> Iterator[DecodeGroup]:
     """Plan all decode rows.
 
     Args:
         decodes: the batch's.
         storage: where their pages are.
+        dtype: compute type.
         scale: multiplies q.k.
         window: tokens a row sees at most, its own included; None for all.
     """
@@ -81,7 +83,9 @@ def decode_groups(
         columns = np.arange(visible_pages[rows].max())
         within = np.minimum(columns, visible_pages[rows, None] - 1) + first_pages[rows, None]
         tables = decodes.page_ids[page_starts[rows, None] + within]
-        yield DecodeGroup(rows, lengths[rows], first_pages[rows], tables, first_visible[rows], storage, scale)
+        yield DecodeGroup(
+            rows, lengths[rows], first_pages[rows], tables, first_visible[rows], storage, dtype, scale
+        )
 
 
 def groups_of_like_size(sizes: Indices, padding_allowed: int) -> Iterator[slice]:

@@ -15,12 +15,20 @@ from engine.kv_storage import KVStorage
 class PrefillPart:
     """One segment's attention."""
 
-    def __init__(self, segment: PrefillSegment, storage: KVStorage, scale: float, window: int | None) -> None:
+    def __init__(
+        self,
+        segment: PrefillSegment,
+        storage: KVStorage,
+        dtype: torch.dtype,
+        scale: float,
+        window: int | None,
+    ) -> None:
         """Plan the segment.
 
         Args:
             segment: of the batch.
             storage: where its pages are.
+            dtype: compute type.
             scale: multiplies q.k.
             window: tokens a row sees at most, its own included; None for all.
         """
@@ -33,7 +41,7 @@ class PrefillPart:
         first_key = first_page * storage.page_size
         self._num_keys = segment.end - first_key
         self._indices = torch.from_numpy(storage.block_indices(segment.page_ids[first_page:]).reshape(-1))
-        self._gathered = storage.new_blocks(len(self._indices))
+        self._gathered = torch.empty(len(self._indices), storage.page_size * storage.dim, dtype=dtype)
         self._mask: Tensor | None = None
         if segment.start > 0 or (window is not None and window < segment.num_rows):
             queries = torch.arange(segment.start, segment.end)[:, None]

@@ -10,8 +10,9 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from engine.attention.host import HostAttention
+from engine.attention.choice import host_attention
 from engine.batch import make_batch
+from engine.kernels.library import load_kernels
 from engine.kv_storage import KVStorage
 from engine.model_loader import load_model
 from engine.model_runner import ModelRunner
@@ -37,11 +38,15 @@ def load_directory(directory: Path, dtype: torch.dtype = torch.float32) -> Decod
 class PagedModel:
     """Remembers each sequence's tokens computed so far and its pages, taken at random."""
 
-    def __init__(self, model: DecoderModel, page_size: int = 16, num_pages: int = 64) -> None:
-        self.storage = KVStorage(model.config, num_pages, page_size, model.dtype)
+    def __init__(
+        self, model: DecoderModel, page_size: int = 16, num_pages: int = 64, *,
+        kv_dtype: torch.dtype | None = None, kernels: str = "auto", threads: int = 2,
+    ) -> None:  # fmt: skip
+        self.storage = KVStorage(model.config, num_pages, page_size, kv_dtype or model.dtype)
         # What a page holds before it is written must never be seen.
-        self.storage.pages.fill_(torch.nan)
-        self.runner = ModelRunner(model, self.storage, HostAttention(model.config, self.storage))
+        self.storage.blocks.view(torch.uint8).fill_(0xFF)
+        attention = host_attention(model.config, self.storage, model.dtype, load_kernels(kernels, threads))
+        self.runner = ModelRunner(model, self.storage, attention)
         self._free = list(range(num_pages))
         random.Random(page_size).shuffle(self._free)
         self._lengths: dict[int, int] = {}

@@ -108,6 +108,8 @@ def test_every_option_of_the_engine_reaches_it(tmp_path: Path) -> None:
         page_size=8,
         host_kv_pages=7,
         host_kv_gib=1.5,
+        kv_dtype="int8",
+        cpu_kernels="scalar",
         max_batch_tokens=99,
         max_running=3,
         prefix_caching=False,
@@ -117,6 +119,6 @@ def test_every_option_of_the_engine_reaches_it(tmp_path: Path) -> None:
     start = start_message(settings, ModelSource("gguf", tmp_path / "m.gguf", "m"))
     assert (start.model_kind, start.model_path, start.model_name) == ("gguf", str(tmp_path / "m.gguf"), "m")
     shared = set(Settings.__struct_fields__) & set(start.__struct_fields__)
-    assert len(shared) == 10
+    assert len(shared) == 12
     for name in shared:
         assert getattr(start, name) == getattr(settings, name) != getattr(Settings(), name)

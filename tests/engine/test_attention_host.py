@@ -66,7 +66,7 @@ def check(case: Case, seed: int) -> None:
     cfg = config(case)
     pages = [-(-(start + n) // case.page_size) for start, n in case.scheduled]
     storage = KVStorage(cfg, sum(pages) + 1, case.page_size, torch.float32)
-    storage.pages.fill_(torch.nan)
+    storage.tokens.fill_(torch.nan)
     free = rng.sample(range(sum(pages) + 1), sum(pages))
     kv = [torch.randn(LAYERS, start + n, 2, case.kv_heads, case.dim) for start, n in case.scheduled]
     q = [torch.randn(LAYERS, n, case.kv_heads * case.group, case.dim) for _, n in case.scheduled]
@@ -76,8 +76,8 @@ def check(case: Case, seed: int) -> None:
         for position in range(start):
             page, offset = table[position // case.page_size], position % case.page_size
             if offset == 0:
-                storage.pages[page] = 0
-            storage.pages[page, :, :, :, offset] = kv[index][:, position]
+                storage.tokens[page] = 0
+            storage.tokens[page, :, :, :, offset] = kv[index][:, position]
         sequences.append(
             ScheduledSequence(
                 sequence_id=SequenceId(index), token_ids=(index,) * n, start=start,
@@ -85,8 +85,7 @@ def check(case: Case, seed: int) -> None:
             )
         )  # fmt: skip
     batch = make_batch(IterationPlan(0, tuple(sequences)), case.page_size)
-    storage.clear(batch.fresh_pages)
-    plan = HostAttention(cfg, storage).plan(batch)
+    plan = HostAttention(cfg, storage, torch.float32).plan(batch)
     owners = batch.token_ids
     for layer in range(LAYERS):
         new_kv = torch.empty(len(owners), 2, case.kv_heads, case.dim)

@@ -86,7 +86,7 @@ def test_a_broken_sequence_harms_neither_batch_mates_nor_the_next_owner_of_its_p
 ):
     compute(executor, paged.plan({0: [5, 6, 7], 1: [8, 9]}))
     broken = paged.plan({0: [10], 1: [11], 2: [12, 13]})
-    paged.storage.pages[broken.sequences[0].page_table[0]] = torch.nan
+    paged.storage.tokens[broken.sequences[0].page_table[0]] = torch.nan
     executor.submit(broken)
     tokens = executor.collect().tokens
     assert [bool(token.error) for token in tokens] == [True, False, False]

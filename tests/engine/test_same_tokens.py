@@ -35,6 +35,8 @@ def engine() -> Iterator[LoadedEngine]:
         page_size=16,
         host_kv_pages=PAGES,
         host_kv_gib=None,
+        kv_dtype="auto",
+        cpu_kernels="auto",
         max_batch_tokens=512,
         max_running=64,
         prefix_caching=True,

@@ -163,6 +163,7 @@ def facts(start: Start) -> EngineFacts:
         host_kv_pages=start.host_kv_pages or 100,
         device_kv_pages=0,
         page_bytes=4096,
+        kv_dtype="float32",
         parameters=1_000_000,
         load_seconds=0.01,
     )

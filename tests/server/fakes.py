@@ -67,6 +67,7 @@ FACTS = EngineFacts(
     host_kv_pages=64,
     device_kv_pages=0,
     page_bytes=1024,
+    kv_dtype="float32",
     parameters=1,
     load_seconds=0.1,
 )

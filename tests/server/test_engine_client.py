@@ -50,10 +50,12 @@ def start_message(max_running: int = 4) -> Start:
         page_size=16,
         host_kv_pages=77,
         host_kv_gib=None,
+        kv_dtype="auto",
         max_batch_tokens=512,
         max_running=max_running,
         prefix_caching=True,
         threads=None,
+        cpu_kernels="auto",
         log_level="info",
     )
 

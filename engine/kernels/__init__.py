@@ -1,0 +1,1 @@
+"""Native CPU kernels, and what the engine needs to know of them."""

@@ -1,0 +1,24 @@
+// The kernels of one instruction set, included once by each of them inside its namespace and target.
+#include "vector_math.h"
+#include "convert_kernel.h"
+#include "decode_kernel.h"
+#include "prefill_kernel.h"
+
+#ifndef TANDEM_BFLOAT16_DOT
+#define TANDEM_BFLOAT16_DOT nullptr
+#endif
+
+inline const Kernels* kernel_table(const char* name) {
+    static const Kernels kernels = {
+        name,
+        {decode<FloatDot<float>>, decode<FloatDot<bfloat16>>, decode<FloatDot<float16>>,
+         decode<FloatDot<int8_t>>},
+        TANDEM_BFLOAT16_DOT,
+        {prefill<float>, prefill<bfloat16>, prefill<float16>, prefill<int8_t>},
+        merge,
+        {append<float>, append<bfloat16>, append<float16>, append_int8},
+        to_float,
+        sum,
+    };
+    return &kernels;
+}
