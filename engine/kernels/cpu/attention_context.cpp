@@ -39,8 +39,8 @@ AttentionContext::AttentionContext(std::shared_ptr<ThreadPool> threads, const st
     : layout(checked(std::move(wanted))),
       kernels(kernels_named(instruction_set)),
       pool(std::move(threads)),
-      queries_floats_(aligned(size_t(layout.group()) * size_t(layout.dim))),
-      partial_floats_(aligned(size_t(partial_floats(layout.group(), layout.dim)))) {
+      queries_floats_(aligned(size_t(layout.heads) * size_t(padded(layout.dim)))),
+      partial_floats_(aligned(size_t(layout.kv_heads) * size_t(partial_floats(layout.group(), layout.dim)))) {
     const size_t floats = queries_floats_ + partial_floats_ + aligned(prefill_scratch_floats(layout.dim));
     for (int thread = 0; thread < pool->threads(); ++thread) {
         scratch_.emplace_back(static_cast<float*>(std::aligned_alloc(kAlignment, floats * 4)));

@@ -30,7 +30,7 @@ struct Layout {
         return pages + page * page_bytes() + layer * layer_bytes() + (side * kv_heads + kv_head) * block_bytes();
     }
     Pages pages_of(int layer, int kv_head) const {
-        return {block(0, layer, 0, kv_head), page_bytes(), kv_heads * block_bytes(), page_size, dim};
+        return {block(0, layer, 0, kv_head), page_bytes(), block_bytes(), kv_heads * block_bytes(), page_size, dim};
     }
 };
 
@@ -46,8 +46,8 @@ public:
     const std::shared_ptr<ThreadPool> pool;
 
     // Of one thread, 64-byte aligned.
-    float* queries(int thread) const { return scratch_[size_t(thread)].get(); }      // [group][dim]
-    float* partial(int thread) const { return queries(thread) + queries_floats_; }   // partial_floats
+    float* queries(int thread) const { return scratch_[size_t(thread)].get(); }      // [heads][padded(dim)]
+    float* partial(int thread) const { return queries(thread) + queries_floats_; }   // [kv_heads] of partial_floats
     float* prefill(int thread) const { return partial(thread) + partial_floats_; }   // prefill_scratch_floats
 
 private:

@@ -9,7 +9,8 @@ namespace tandem {
 
 namespace {
 
-constexpr int kPieceTokens = 512;    // a longer row is cut there, so that threads can share it
+constexpr int kPieceTokens = 256;    // a longer row is cut there, so that threads can share it
+constexpr int kUnitsPerThread = 4;   // wanted, so that the last ones end together
 constexpr int64_t kAppendRows = 32;  // for each thread; fewer are not worth waking it
 constexpr int kPrefillCost = 8;      // lanes that cost about as much as a key of a decode unit
 
@@ -78,15 +79,15 @@ void AttentionPlan::take_tables(const Sequences& sequences) {
 }
 
 void AttentionPlan::schedule(const Sequences& sequences, Schedule& schedule) const {
-    const Layout& layout = context_->layout;
     schedule.units.clear();
     schedule.cuts.clear();
+    const int heads = heads_together(sequences, schedule);
     int64_t row = rows_;
     for (int64_t i = sequences.count; i-- > 0;) {  // prefill comes last in a batch, and is best begun first
         row -= sequences.rows[i];
         const int64_t table = sequences.page_starts[i];
         if (sequences.rows[i] == 1) {
-            schedule_decode(schedule, row, table, int(sequences.starts[i]) + 1);
+            schedule_decode(schedule, row, table, int(sequences.starts[i]) + 1, heads);
         } else {
             schedule_prefill(schedule, row, table, int(sequences.starts[i]), int(sequences.rows[i]));
         }
@@ -95,37 +96,54 @@ void AttentionPlan::schedule(const Sequences& sequences, Schedule& schedule) con
         schedule.left_size = schedule.cuts.size() * 2;
         schedule.left = std::make_unique<std::atomic<int>[]>(schedule.left_size);
     }
-    size_t pieces = 0;
-    for (size_t i = 0; i < schedule.cuts.size(); ++i) {
-        schedule.left[i].store(schedule.cuts[i].pieces, std::memory_order_relaxed);
-        pieces += size_t(schedule.cuts[i].pieces);
+    for (size_t i = 0; i < schedule.cuts.size(); ++i)
+        schedule.left[i].store(schedule.cuts[i].units, std::memory_order_relaxed);
+    if (!schedule.cuts.empty()) {
+        const Cut& last = schedule.cuts.back();
+        const size_t floats = size_t(partials_of(last.first_piece + last.pieces, 0));
+        if (schedule.partials.size() < floats) schedule.partials.resize(floats);
     }
-    const size_t floats = pieces * size_t(partial_floats(layout.group(), layout.dim));
-    if (schedule.partials.size() < floats) schedule.partials.resize(floats);
     divide(schedule);
 }
 
-void AttentionPlan::schedule_decode(Schedule& schedule, int64_t row, int64_t table, int length) const {
-    const int window = schedule.window;
-    const int first = window > 0 && window < length ? length - window : 0;
-    const int pieces = (length - 1) / kPieceTokens - first / kPieceTokens + 1;
-    for (int kv_head = 0; kv_head < context_->layout.kv_heads; ++kv_head) {
-        Unit unit{row, table, kv_head, 0, first, length, -1, -1};
-        if (pieces == 1) {
-            schedule.units.push_back(unit);
-            continue;
-        }
-        const int first_piece = schedule.cuts.empty()
-                                    ? 0
-                                    : schedule.cuts.back().first_piece + schedule.cuts.back().pieces;
+int AttentionPlan::first_key(const Schedule& schedule, int length) const {
+    return schedule.window > 0 && schedule.window < length ? length - schedule.window : 0;
+}
+
+// KV heads of a decode unit: all of them, unless there are too few units for the threads. What a head's result
+// is does not depend on it.
+int AttentionPlan::heads_together(const Sequences& sequences, const Schedule& schedule) const {
+    const int kv_heads = context_->layout.kv_heads, wanted = kUnitsPerThread * context_->pool->threads();
+    int64_t pieces = 0;
+    for (int64_t i = 0; i < sequences.count; ++i) {
+        const int length = int(sequences.starts[i]) + 1;
+        if (sequences.rows[i] == 1)
+            pieces += (length - 1) / kPieceTokens - first_key(schedule, length) / kPieceTokens + 1;
+    }
+    if (pieces == 0 || pieces >= wanted || context_->pool->threads() == 1) return kv_heads;
+    const int parts = int(std::min<int64_t>((wanted + pieces - 1) / pieces, kv_heads));
+    return (kv_heads + parts - 1) / parts;
+}
+
+void AttentionPlan::schedule_decode(Schedule& schedule, int64_t row, int64_t table, int length, int heads) const {
+    const int kv_heads = context_->layout.kv_heads;
+    Unit unit{row, table, 0, 0, 0, first_key(schedule, length), length, -1, -1};
+    const int pieces = (length - 1) / kPieceTokens - unit.first / kPieceTokens + 1;
+    if (pieces > 1) {
+        const bool any = !schedule.cuts.empty();
+        const int first_piece = any ? schedule.cuts.back().first_piece + schedule.cuts.back().pieces : 0;
+        unit.piece = first_piece;
         unit.cut = int(schedule.cuts.size());
-        schedule.cuts.push_back({row, kv_head, first_piece, pieces});
-        for (int piece = 0; piece < pieces; ++piece) {
-            unit.piece = first_piece + piece;
-            unit.last = std::min((unit.first / kPieceTokens + 1) * kPieceTokens, length);
+        schedule.cuts.push_back({row, first_piece, pieces, pieces * ((kv_heads + heads - 1) / heads)});
+    }
+    for (int piece = 0; piece < pieces; ++piece) {
+        unit.last = std::min((unit.first / kPieceTokens + 1) * kPieceTokens, length);
+        for (unit.kv_head = 0; unit.kv_head < kv_heads; unit.kv_head += heads) {
+            unit.kv_heads = std::min(heads, kv_heads - unit.kv_head);
             schedule.units.push_back(unit);
-            unit.first = unit.last;
         }
+        unit.first = unit.last;
+        unit.piece += pieces > 1;
     }
 }
 
@@ -134,7 +152,7 @@ void AttentionPlan::schedule_prefill(Schedule& schedule, int64_t row, int64_t ta
     for (int first = (rows - 1) / together * together; first >= 0; first -= together) {  // longest first
         const int count = std::min(together, rows - first);
         for (int kv_head = 0; kv_head < context_->layout.kv_heads; ++kv_head)
-            schedule.units.push_back({row + first, table, kv_head, count, start + first, 0, -1, -1});
+            schedule.units.push_back({row + first, table, kv_head, 1, count, start + first, 0, -1, -1});
     }
 }
 
@@ -142,7 +160,7 @@ void AttentionPlan::schedule_prefill(Schedule& schedule, int64_t row, int64_t ta
 void AttentionPlan::divide(Schedule& schedule) const {
     const int threads = context_->pool->threads(), group = context_->layout.group();
     auto cost = [&](const Unit& unit) {
-        if (unit.rows == 0) return int64_t(unit.last - unit.first) + 8;
+        if (unit.rows == 0) return int64_t(unit.last - unit.first + 8) * unit.kv_heads;
         const int64_t keys = schedule.window > 0 ? std::min(unit.first, schedule.window) : unit.first;
         return (keys + unit.rows) * (unit.rows * group + kPrefillCost) / kPrefillCost;
     };
@@ -234,55 +252,63 @@ void AttentionPlan::compute(const Call& call, const Unit& unit, const Unit* next
     const Kernels& kernels = context_->kernels;
     const bool dot = layout.kv == Format::bfloat16 && layout.io == Format::bfloat16 && kernels.decode_bfloat16_dot;
     const auto attend = dot ? kernels.decode_bfloat16_dot : kernels.decode[int(layout.kv)];
-    DecodeSpan span = decode_span(call, unit, thread);
-    if (!dot && layout.io != Format::float32) {
-        kernels.to_float(span.queries, layout.io, layout.group() * layout.dim, context_->queries(thread));
-        span.queries = context_->queries(thread);
-    }
+    const DecodeSpan span = decode_span(call, unit, thread);
     if (next && next->rows == 0) {
         const DecodeSpan following = decode_span(call, *next, thread);
         attend(span, &following);
     } else {
         attend(span, nullptr);
     }
-    if (unit.cut < 0) {
-        kernels.merge(span.partial, 1, layout.group(), layout.dim, layout.io, output(call, unit.row, unit.kv_head));
-        return;
-    }
+    if (unit.cut < 0) return merge(call, unit.row, unit.kv_head, unit.kv_heads, span.partials, 1);
     std::atomic<int>& left = call.schedule.left[size_t(unit.cut)];
     if (left.fetch_sub(1, std::memory_order_acq_rel) > 1) return;
     const Cut& cut = call.schedule.cuts[size_t(unit.cut)];
-    left.store(cut.pieces, std::memory_order_relaxed);  // for the next layer
-    const float* first = call.schedule.partials.data() +
-                         cut.first_piece * ptrdiff_t(partial_floats(layout.group(), layout.dim));
-    kernels.merge(first, cut.pieces, layout.group(), layout.dim, layout.io, output(call, cut.row, cut.kv_head));
+    left.store(cut.units, std::memory_order_relaxed);  // for the next layer
+    const float* partials = call.schedule.partials.data() + partials_of(cut.first_piece, 0);
+    merge(call, cut.row, 0, layout.kv_heads, partials, cut.pieces);
+}
+
+// `partials`: the first piece's, of the first KV head.
+void AttentionPlan::merge(const Call& call, int64_t row, int kv_head, int kv_heads, const float* partials,
+                          int count) const {
+    const Layout& layout = context_->layout;
+    for (int i = 0; i < kv_heads; ++i, partials += partial_floats(layout.group(), layout.dim)) {
+        char* const out = call.outputs + element(row, kv_head + i) * size_of(layout.io);
+        context_->kernels.merge[int(layout.kv)](partials, count, partials_of(1, 0), layout.group(), layout.dim,
+                                                layout.io, out);
+    }
+}
+
+// Where a piece's partial of a KV head lies, in floats.
+ptrdiff_t AttentionPlan::partials_of(int piece, int kv_head) const {
+    const Layout& layout = context_->layout;
+    return (ptrdiff_t(piece) * layout.kv_heads + kv_head) * partial_floats(layout.group(), layout.dim);
+}
+
+// Where a row's first query head of a KV head lies in queries and outputs.
+ptrdiff_t AttentionPlan::element(int64_t row, int kv_head) const {
+    const Layout& layout = context_->layout;
+    return ptrdiff_t(row * layout.heads + kv_head * layout.group()) * layout.dim;
 }
 
 DecodeSpan AttentionPlan::decode_span(const Call& call, const Unit& unit, int thread) const {
     const Layout& layout = context_->layout;
-    const ptrdiff_t at = (unit.row * layout.heads + unit.kv_head * layout.group()) * layout.dim;
-    float* const partial =
-        unit.cut < 0 ? context_->partial(thread)
-                     : call.schedule.partials.data() +
-                           unit.piece * ptrdiff_t(partial_floats(layout.group(), layout.dim));
+    float* const partials = unit.cut < 0
+                                ? context_->partial(thread)
+                                : call.schedule.partials.data() + partials_of(unit.piece, unit.kv_head);
     return {layout.pages_of(call.layer, unit.kv_head), page_ids_.data() + unit.table, unit.first, unit.last,
-            layout.group(), call.queries + at * size_of(layout.io), layout.scale, layout.softcap, partial};
+            unit.kv_heads, layout.group(), call.queries + element(unit.row, unit.kv_head) * size_of(layout.io),
+            layout.io, layout.scale, layout.softcap, context_->queries(thread), partials};
 }
 
 void AttentionPlan::prefill(const Call& call, const Unit& unit, int thread) const {
     const Layout& layout = context_->layout;
-    const ptrdiff_t at = (unit.row * layout.heads + unit.kv_head * layout.group()) * layout.dim;
+    const ptrdiff_t bytes = element(unit.row, unit.kv_head) * size_of(layout.io);
     context_->kernels.prefill[int(layout.kv)]({
         layout.pages_of(call.layer, unit.kv_head), page_ids_.data() + unit.table, unit.rows, layout.group(),
-        unit.first, call.schedule.window > 0 ? call.schedule.window : INT_MAX,
-        call.queries + at * size_of(layout.io), output(call, unit.row, unit.kv_head),
-        ptrdiff_t(layout.heads) * layout.dim, layout.io, layout.scale, layout.softcap, context_->prefill(thread)});
-}
-
-void* AttentionPlan::output(const Call& call, int64_t row, int kv_head) const {
-    const Layout& layout = context_->layout;
-    const ptrdiff_t at = (row * layout.heads + kv_head * layout.group()) * layout.dim;
-    return call.outputs + at * size_of(layout.io);
+        unit.first, call.schedule.window > 0 ? call.schedule.window : INT_MAX, call.queries + bytes,
+        call.outputs + bytes, ptrdiff_t(layout.heads) * layout.dim, layout.io, layout.scale, layout.softcap,
+        context_->prefill(thread)});
 }
 
 }  // namespace tandem

@@ -39,20 +39,21 @@ public:
     int layers() const { return context_->layout.layers; }
 
 private:
-    // The query heads of one KV head: of one row over a run of keys, or of some rows over all of theirs.
+    // One row over a run of keys with the query heads of some KV heads, or some rows over all of their keys with
+    // those of one.
     struct Unit {
         int64_t row;
         int64_t table;       // where the page table begins in page_ids_
-        int kv_head;
+        int kv_head, kv_heads;
         int rows;            // 0: decode
         int first, last;     // decode: tokens; prefill: first is the first row's position
-        int piece = -1;      // decode, where a row is cut: index of the partial result ...
-        int cut = -1;        // ... and of the row and head it belongs to
+        int piece = -1;      // decode, where a row is cut: index of the partial results ...
+        int cut = -1;        // ... and of the cut
     };
     struct Cut {
         int64_t row;
-        int kv_head;
         int first_piece, pieces;
+        int units;           // that compute them
     };
     struct alignas(64) Range {  // of units, of one thread; others help when theirs is done
         std::atomic<int> next{0};
@@ -63,7 +64,7 @@ private:
         int window;
         std::vector<Unit> units;
         std::vector<Cut> cuts;
-        std::unique_ptr<std::atomic<int>[]> left;  // pieces of each cut that are to come
+        std::unique_ptr<std::atomic<int>[]> left;  // units of each cut that are to come
         size_t left_size = 0;
         std::vector<float> partials;
         std::unique_ptr<Range[]> ranges;
@@ -73,14 +74,18 @@ private:
     void check(const Sequences& sequences) const;
     void take_tables(const Sequences& sequences);
     void schedule(const Sequences& sequences, Schedule& schedule) const;
-    void schedule_decode(Schedule& schedule, int64_t row, int64_t table, int length) const;
+    int first_key(const Schedule& schedule, int length) const;
+    int heads_together(const Sequences& sequences, const Schedule& schedule) const;
+    void schedule_decode(Schedule& schedule, int64_t row, int64_t table, int length, int heads) const;
     void schedule_prefill(Schedule& schedule, int64_t row, int64_t table, int start, int rows) const;
     void divide(Schedule& schedule) const;
     void work(const Call& call, int thread) const;
     void compute(const Call& call, const Unit& unit, const Unit* next, int thread) const;
     DecodeSpan decode_span(const Call& call, const Unit& unit, int thread) const;
     void prefill(const Call& call, const Unit& unit, int thread) const;
-    void* output(const Call& call, int64_t row, int kv_head) const;
+    void merge(const Call& call, int64_t row, int kv_head, int kv_heads, const float* partials, int count) const;
+    ptrdiff_t partials_of(int piece, int kv_head) const;
+    ptrdiff_t element(int64_t row, int kv_head) const;
     void append_rows(int layer, const char* kv, int64_t first, int64_t last) const;
 
     const std::shared_ptr<const AttentionContext> context_;

@@ -2,19 +2,21 @@
 // count as zero.
 
 struct BFloat16Dot {
-    using Query = bfloat16;
     using Key = bfloat16;
-    using Loaded = __m512bh;
+    using Raw = Words;
     static constexpr int step = 32;
-    static Loaded load_pairs(const void* p, int left) {
-        const __m512i bits = left >= step ? _mm512_loadu_si512(p)
-                                          : _mm512_zextsi256_si512(
-                                                _mm256_loadu_si256(static_cast<const __m256i*>(p)));
-        return reinterpret_cast<Loaded>(bits);
+    static Raw load_key(const char* p, int left) { return load_words(p, left / 2); }
+    template <int Keys, int Heads>
+    static void multiply(const Raw (&keys)[Keys], const float* queries, int stride, Vec (&sums)[Heads][Keys]) {
+        for (int h = 0; h < Heads; ++h) {
+            const Words query = _mm512_loadu_si512(queries + h * stride);
+            for (int i = 0; i < Keys; ++i) sums[h][i] = _mm512_dpbf16_ps(sums[h][i], __m512bh(keys[i]), __m512bh(query));
+        }
     }
-    static Loaded load_query(const Query* p, int left) { return load_pairs(p, left); }
-    static Loaded load_key(const char* row, int d, int dim) {
-        return load_pairs(row + d * ptrdiff_t(sizeof(bfloat16)), dim - d);
+    // Keeps the queries as they are: bfloat16, zero beyond dim; a chunk takes half of its room.
+    static void arrange(const void* queries, Format, int dim, float* out) {
+        const char* from = static_cast<const char*>(queries);
+        for (int d = 0; d < dim; d += step)
+            _mm512_storeu_si512(out + d, load_key(from + d * int(sizeof(bfloat16)), dim - d));
     }
-    static Vec multiply(Loaded a, Loaded b, Vec sum) { return _mm512_dpbf16_ps(sum, a, b); }
 };

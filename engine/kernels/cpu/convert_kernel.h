@@ -5,7 +5,7 @@ inline void widen(const T* source, int count, float* out) {
     for (int i = 0; i < count; i += W) store(out + i, load(source + i));
 }
 
-inline void to_float(const void* source, Format io, int count, float* out) {
+inline void widen_any(const void* source, Format io, int count, float* out) {
     switch (io) {
         case Format::bfloat16: widen(static_cast<const bfloat16*>(source), count, out); break;
         case Format::float16: widen(static_cast<const float16*>(source), count, out); break;
@@ -38,14 +38,14 @@ void append(const void* source, Format io, int dim, int, int offset, char* block
         return;
     }
     alignas(64) float values[kMaxDim];
-    to_float(source, io, dim, values);
+    widen_any(source, io, dim, values);
     narrow(values, dim, out);
 }
 
 // Symmetric: a token's largest magnitude becomes 127.
 inline void append_int8(const void* source, Format io, int dim, int page_size, int offset, char* block) {
     alignas(64) float values[kMaxDim];
-    to_float(source, io, dim, values);
+    widen_any(source, io, dim, values);
     Vec largest = splat(0.0f);
     for (int d = 0; d < dim; d += W) {
         const Vec x = load(values + d);

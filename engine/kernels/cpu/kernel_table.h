@@ -15,9 +15,8 @@ inline const Kernels* kernel_table(const char* name) {
          decode<FloatDot<int8_t>>},
         TANDEM_BFLOAT16_DOT,
         {prefill<float>, prefill<bfloat16>, prefill<float16>, prefill<int8_t>},
-        merge,
+        {merge<float>, merge<bfloat16>, merge<float16>, merge<int8_t>},
         {append<float>, append<bfloat16>, append<float16>, append_int8},
-        to_float,
         sum,
     };
     return &kernels;

@@ -20,24 +20,32 @@ constexpr int kQueryLanes = 96;    // queries (row times head) of one prefill un
 struct Pages {
     const char* keys;          // block of page 0, of one layer and KV head
     ptrdiff_t page_stride;     // from a page to the next one
+    ptrdiff_t head_stride;     // from a KV head's block to the next one's
     ptrdiff_t value_offset;    // from a key block to its value block
     int page_size;             // tokens
     int dim;
 };
 
-// The query heads of one KV head of one row, over tokens [first, last) of its sequence.
+// One row with the query heads of some consecutive KV heads, over tokens [first, last) of its sequence.
 struct DecodeSpan {
-    Pages pages;
+    Pages pages;           // of the first KV head
     const int32_t* page_table;
     int first, last;
-    int group;             // query heads
-    const void* queries;   // [group][dim], float, or bfloat16 for decode_bfloat16_dot
+    int kv_heads;
+    int group;             // query heads of each KV head
+    const void* queries;   // [kv_heads][group][dim] in io format
+    Format io;
     float scale, softcap;  // softcap 0: none
-    float* partial;        // result, see partial_floats
+    float* arranged;       // scratch, [kv_heads][group][padded(dim)]
+    float* partials;       // results: [kv_heads] of partial_floats
 };
 
-// A span's result: maxima [group], sums [group], accumulators [group][dim], not yet divided by the sums.
-constexpr int partial_floats(int group, int dim) { return group * (dim + 2); }
+// Elements are worked on in whole chunks.
+constexpr int padded(int dim) { return (dim + 63) / 64 * 64; }
+
+// A result for one KV head: maxima [group], sums [group], accumulators [group][padded(dim)], not yet divided
+// by the sums, and in an order of their own which merge() knows.
+constexpr int partial_floats(int group, int dim) { return group * (padded(dim) + 2); }
 
 // Consecutive rows of one sequence with the query heads of one KV head, each over all tokens up to its own.
 struct PrefillSpan {
@@ -60,15 +68,15 @@ constexpr size_t prefill_scratch_floats(int dim) {
 
 struct Kernels {
     const char* name;
-    // The last tile's work prefetches the first tile of `next`, which may be null.
+    // Prefetches the beginning of `next`, unless null, at the end.
     void (*decode[kFormats])(const DecodeSpan& span, const DecodeSpan* next);
     void (*decode_bfloat16_dot)(const DecodeSpan& span, const DecodeSpan* next);  // null where not native
     void (*prefill[kFormats])(const PrefillSpan& span);
-    // Merges `count` partials, in their order, into [group][dim] of io format.
-    void (*merge)(const float* partials, int count, int group, int dim, Format io, void* output);
+    // Merges one KV head's `count` partials, `stride` floats apart, in their order, into [group][dim].
+    void (*merge[kFormats])(const float* partials, int count, ptrdiff_t stride, int group, int dim, Format io,
+                            void* output);
     // Writes one token of one KV head, [dim] in io format, into place `offset` of a block.
     void (*append[kFormats])(const void* source, Format io, int dim, int page_size, int offset, char* block);
-    void (*to_float)(const void* source, Format io, int count, float* out);
     float (*sum)(const float* data, size_t count);  // count a multiple of 64; for measuring bandwidth
 };
 

@@ -92,7 +92,7 @@ inline void spread_queries(const PrefillSpan& span, int lanes, const PrefillScra
     for (int lane = 0; lane < lanes; ++lane) {
         const int row = lane / span.group, used = row < span.rows ? row : span.rows - 1;
         const ptrdiff_t at = used * span.row_stride + ptrdiff_t(lane % span.group) * dim;
-        to_float(static_cast<const char*>(span.queries) + at * bytes, span.io, dim, query);
+        widen_any(static_cast<const char*>(span.queries) + at * bytes, span.io, dim, query);
         for (int d = 0; d < dim; ++d) s.queries[d * kQueryLanes + lane] = query[d];
         s.positions[lane] = float(span.position + used);
         s.maxima[lane] = kHidden;

@@ -42,8 +42,72 @@ inline float reduce_max(Vec a) {
     b = _mm_max_ps(b, _mm_movehl_ps(b, b));
     return _mm_cvtss_f32(_mm_max_ss(b, _mm_movehdup_ps(b)));
 }
-inline void reduce4(const Vec* a, float* out) {
-    const __m256 sums = _mm256_hadd_ps(_mm256_hadd_ps(a[0], a[1]), _mm256_hadd_ps(a[2], a[3]));
-    _mm_storeu_ps(out, _mm_add_ps(_mm256_castps256_ps128(sums), _mm256_extractf128_ps(sums, 1)));
+// Sums of W vectors, in two steps: four at a time, each 128-bit lane its part of the four; then the lanes of
+// W / 4 of these.
+inline Vec sum_four(const Vec* a) {
+    const Vec ab = _mm256_add_ps(_mm256_unpacklo_ps(a[0], a[1]), _mm256_unpackhi_ps(a[0], a[1]));
+    const Vec cd = _mm256_add_ps(_mm256_unpacklo_ps(a[2], a[3]), _mm256_unpackhi_ps(a[2], a[3]));
+    return _mm256_add_ps(_mm256_shuffle_ps(ab, cd, _MM_SHUFFLE(1, 0, 1, 0)),
+                         _mm256_shuffle_ps(ab, cd, _MM_SHUFFLE(3, 2, 3, 2)));
+}
+inline Vec sum_fours(const Vec* a) {
+    return _mm256_add_ps(_mm256_permute2f128_ps(a[0], a[1], 0x20), _mm256_permute2f128_ps(a[0], a[1], 0x31));
+}
+inline Vec count_from(float first) {
+    return _mm256_add_ps(_mm256_set1_ps(first), _mm256_setr_ps(0, 1, 2, 3, 4, 5, 6, 7));
 }
 inline void prefetch(const char* p) { _mm_prefetch(p, _MM_HINT_T0); }
+
+using Words = __m256i;
+inline Words load_words(const char* p, int left) {
+    if (left >= W) return _mm256_loadu_si256(reinterpret_cast<const __m256i*>(p));
+    return _mm256_zextsi128_si256(_mm_loadu_si128(reinterpret_cast<const __m128i*>(p)));  // half a vector
+}
+inline Words shift_left(Words a, int bits) { return _mm256_slli_epi32(a, bits); }
+inline Words keep(Words a, uint32_t mask) { return _mm256_and_si256(a, _mm256_set1_epi32(int(mask))); }
+inline Vec as_floats(Words a) { return _mm256_castsi256_ps(a); }
+inline Vec to_floats(Words a) { return _mm256_cvtepi32_ps(a); }
+// low, high = a0 b0 a1 b1 ...
+inline void interleave(Vec a, Vec b, Vec* low, Vec* high) {
+    const Vec l = _mm256_unpacklo_ps(a, b), h = _mm256_unpackhi_ps(a, b);
+    *low = _mm256_permute2f128_ps(l, h, 0x20);
+    *high = _mm256_permute2f128_ps(l, h, 0x31);
+}
+// The reverse: even and odd elements of low, high.
+inline void separate(Vec low, Vec high, Vec* even, Vec* odd) {
+    const Vec l = _mm256_permute2f128_ps(low, high, 0x20), h = _mm256_permute2f128_ps(low, high, 0x31);
+    *even = _mm256_shuffle_ps(l, h, _MM_SHUFFLE(2, 0, 2, 0));
+    *odd = _mm256_shuffle_ps(l, h, _MM_SHUFFLE(3, 1, 3, 1));
+}
+
+// A stored vector: 32-bit words, whose parts are taken out in place. Part b of a vector holds elements b, b + parts,
+// b + 2 * parts ... of its chunk, so that no element crosses a lane. Values are in units of `unit`.
+template <class KV>
+struct Stored {
+    using Raw = Vec;
+    static constexpr int parts = 1;
+    static constexpr float unit = 1.0f;
+    static Raw load_raw(const char* p, int) { return load(reinterpret_cast<const KV*>(p)); }
+    static Vec part(Raw raw, int) { return raw; }
+};
+template <>
+struct Stored<bfloat16> {
+    using Raw = Words;
+    static constexpr int parts = 2;
+    static constexpr float unit = 1.0f;
+    static Raw load_raw(const char* p, int left) { return load_words(p, left / parts); }
+    static Vec part(Raw raw, int b) {
+        return b == 0 ? as_floats(shift_left(raw, 16)) : as_floats(keep(raw, 0xffff0000u));
+    }
+};
+template <>
+struct Stored<int8_t> {
+    using Raw = Words;
+    static constexpr int parts = 4;
+    static constexpr float unit = 0x1p-24f;
+    static Raw load_raw(const char* p, int left) { return load_words(p, left / parts); }
+    static Vec part(Raw raw, int b) {
+        const Raw top = b == 3 ? raw : shift_left(raw, 24 - 8 * b);
+        return to_floats(b == 0 ? top : keep(top, 0xff000000u));
+    }
+};

@@ -45,13 +45,74 @@ inline float reduce_max(Vec a) {
     b = _mm_max_ps(b, _mm_movehl_ps(b, b));
     return _mm_cvtss_f32(_mm_max_ss(b, _mm_movehdup_ps(b)));
 }
-inline void reduce4(const Vec* a, float* out) {
-    // Each 128-bit lane comes to hold its part of the four sums; then the lanes are folded.
-    const __m512 ab = _mm512_add_ps(_mm512_unpacklo_ps(a[0], a[1]), _mm512_unpackhi_ps(a[0], a[1]));
-    const __m512 cd = _mm512_add_ps(_mm512_unpacklo_ps(a[2], a[3]), _mm512_unpackhi_ps(a[2], a[3]));
-    const __m512 lanes = _mm512_add_ps(_mm512_shuffle_ps(ab, cd, _MM_SHUFFLE(1, 0, 1, 0)),
-                                       _mm512_shuffle_ps(ab, cd, _MM_SHUFFLE(3, 2, 3, 2)));
-    const __m256 half = _mm256_add_ps(_mm512_castps512_ps256(lanes), upper_half(lanes));
-    _mm_storeu_ps(out, _mm_add_ps(_mm256_castps256_ps128(half), _mm256_extractf128_ps(half, 1)));
+// Sums of W vectors, in two steps: four at a time, each 128-bit lane its part of the four; then the lanes of
+// W / 4 of these.
+inline Vec sum_four(const Vec* a) {
+    const Vec ab = _mm512_add_ps(_mm512_unpacklo_ps(a[0], a[1]), _mm512_unpackhi_ps(a[0], a[1]));
+    const Vec cd = _mm512_add_ps(_mm512_unpacklo_ps(a[2], a[3]), _mm512_unpackhi_ps(a[2], a[3]));
+    return _mm512_add_ps(_mm512_shuffle_ps(ab, cd, _MM_SHUFFLE(1, 0, 1, 0)),
+                         _mm512_shuffle_ps(ab, cd, _MM_SHUFFLE(3, 2, 3, 2)));
 }
-inline void prefetch(const char* p) { _mm_prefetch(p, _MM_HINT_T0); }
+inline Vec sum_fours(const Vec* a) {
+    const Vec ab = _mm512_add_ps(_mm512_shuffle_f32x4(a[0], a[1], 0x88), _mm512_shuffle_f32x4(a[0], a[1], 0xdd));
+    const Vec cd = _mm512_add_ps(_mm512_shuffle_f32x4(a[2], a[3], 0x88), _mm512_shuffle_f32x4(a[2], a[3], 0xdd));
+    return _mm512_add_ps(_mm512_shuffle_f32x4(ab, cd, 0x88), _mm512_shuffle_f32x4(ab, cd, 0xdd));
+}
+inline Vec count_from(float first) {
+    const Vec counted = _mm512_setr_ps(0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15);
+    return _mm512_add_ps(_mm512_set1_ps(first), counted);
+}
+inline void prefetch(const char* p) { _mm_prefetch(p, _MM_HINT_T1); }
+
+using Words = __m512i;
+inline Words load_words(const char* p, int left) {
+    return left >= W ? _mm512_loadu_si512(p) : _mm512_maskz_loadu_epi32(__mmask16((1u << left) - 1u), p);
+}
+inline Words shift_left(Words a, int bits) { return _mm512_slli_epi32(a, unsigned(bits)); }
+inline Words keep(Words a, uint32_t mask) { return _mm512_and_si512(a, _mm512_set1_epi32(int(mask))); }
+inline Vec as_floats(Words a) { return _mm512_castsi512_ps(a); }
+inline Vec to_floats(Words a) { return _mm512_cvtepi32_ps(a); }
+// low, high = a0 b0 a1 b1 ...
+inline void interleave(Vec a, Vec b, Vec* low, Vec* high) {
+    const __m512i first = _mm512_setr_epi32(0, 16, 1, 17, 2, 18, 3, 19, 4, 20, 5, 21, 6, 22, 7, 23);
+    *low = _mm512_permutex2var_ps(a, first, b);
+    *high = _mm512_permutex2var_ps(a, _mm512_add_epi32(first, _mm512_set1_epi32(8)), b);
+}
+// The reverse: even and odd elements of low, high.
+inline void separate(Vec low, Vec high, Vec* even, Vec* odd) {
+    const __m512i first = _mm512_setr_epi32(0, 2, 4, 6, 8, 10, 12, 14, 16, 18, 20, 22, 24, 26, 28, 30);
+    *even = _mm512_permutex2var_ps(low, first, high);
+    *odd = _mm512_permutex2var_ps(low, _mm512_add_epi32(first, _mm512_set1_epi32(1)), high);
+}
+
+// A stored vector: 32-bit words, whose parts are taken out in place. Part b of a vector holds elements b, b + parts,
+// b + 2 * parts ... of its chunk, so that no element crosses a lane. Values are in units of `unit`.
+template <class KV>
+struct Stored {
+    using Raw = Vec;
+    static constexpr int parts = 1;
+    static constexpr float unit = 1.0f;
+    static Raw load_raw(const char* p, int) { return load(reinterpret_cast<const KV*>(p)); }
+    static Vec part(Raw raw, int) { return raw; }
+};
+template <>
+struct Stored<bfloat16> {
+    using Raw = Words;
+    static constexpr int parts = 2;
+    static constexpr float unit = 1.0f;
+    static Raw load_raw(const char* p, int left) { return load_words(p, left / parts); }
+    static Vec part(Raw raw, int b) {
+        return b == 0 ? as_floats(shift_left(raw, 16)) : as_floats(keep(raw, 0xffff0000u));
+    }
+};
+template <>
+struct Stored<int8_t> {
+    using Raw = Words;
+    static constexpr int parts = 4;
+    static constexpr float unit = 0x1p-24f;
+    static Raw load_raw(const char* p, int left) { return load_words(p, left / parts); }
+    static Vec part(Raw raw, int b) {
+        const Raw top = b == 3 ? raw : shift_left(raw, 24 - 8 * b);
+        return to_floats(b == 0 ? top : keep(top, 0xff000000u));
+    }
+};

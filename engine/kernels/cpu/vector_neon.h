@@ -32,7 +32,23 @@ inline Vec scale_by_power(Vec p, Vec t) {
 }
 inline float reduce_add(Vec a) { return vaddvq_f32(a); }
 inline float reduce_max(Vec a) { return vmaxvq_f32(a); }
-inline void reduce4(const Vec* a, float* out) {
-    vst1q_f32(out, vpaddq_f32(vpaddq_f32(a[0], a[1]), vpaddq_f32(a[2], a[3])));
+// Sums of W vectors, in two steps: four at a time, then W / 4 of these.
+inline Vec sum_four(const Vec* a) { return vpaddq_f32(vpaddq_f32(a[0], a[1]), vpaddq_f32(a[2], a[3])); }
+inline Vec sum_fours(const Vec* a) { return a[0]; }
+inline Vec count_from(float first) {
+    const float counted[4] = {first, first + 1.0f, first + 2.0f, first + 3.0f};
+    return vld1q_f32(counted);
 }
 inline void prefetch(const char* p) { __builtin_prefetch(p); }
+
+// A stored vector's elements, in their order.
+template <class KV>
+struct Stored {
+    using Raw = Vec;
+    static constexpr int parts = 1;
+    static constexpr float unit = 1.0f;
+    static Raw load_raw(const char* p, int) { return load(reinterpret_cast<const KV*>(p)); }
+    static Vec part(Raw raw, int) { return raw; }
+};
+inline void interleave(Vec, Vec, Vec*, Vec*) {}
+inline void separate(Vec, Vec, Vec*, Vec*) {}

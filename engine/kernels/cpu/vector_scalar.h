@@ -45,10 +45,10 @@ inline float reduce_max(Vec a) {
     const Vec b = max(a, Vec{{a.v[2], a.v[3], a.v[0], a.v[1]}});
     return b.v[0] > b.v[1] ? b.v[0] : b.v[1];
 }
-// The sums of four vectors.
-inline void reduce4(const Vec* a, float* out) {
-    for (int i = 0; i < 4; ++i) out[i] = reduce_add(a[i]);
-}
+// Sums of W vectors, in two steps: four at a time, then W / 4 of these.
+inline Vec sum_four(const Vec* a) { TANDEM_EACH(reduce_add(a[i])); }
+inline Vec sum_fours(const Vec* a) { return a[0]; }
+inline Vec count_from(float first) { TANDEM_EACH(first + float(i)); }
 inline void prefetch(const char* p) {
 #if defined(__GNUC__)
     __builtin_prefetch(p);
@@ -57,3 +57,15 @@ inline void prefetch(const char* p) {
 #endif
 }
 #undef TANDEM_EACH
+
+// A stored vector's elements, in their order.
+template <class KV>
+struct Stored {
+    using Raw = Vec;
+    static constexpr int parts = 1;
+    static constexpr float unit = 1.0f;
+    static Raw load_raw(const char* p, int) { return load(reinterpret_cast<const KV*>(p)); }
+    static Vec part(Raw raw, int) { return raw; }
+};
+inline void interleave(Vec, Vec, Vec*, Vec*) {}
+inline void separate(Vec, Vec, Vec*, Vec*) {}
