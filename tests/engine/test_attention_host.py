@@ -1,4 +1,4 @@
-"""Host attention against dense attention in float64, over ragged mixed batches and odd page tables."""
+"""Both host attentions against dense attention in float64, over ragged mixed batches and odd page tables."""
 
 from __future__ import annotations
 
@@ -14,9 +14,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor
 
-from engine.attention.host import HostAttention
+from engine.attention.choice import host_attention
 from engine.attention.host_decode import groups_of_like_size
 from engine.batch import make_batch
+from engine.kernels.library import load_kernels
 from engine.kv_storage import KVStorage
 from engine.models.config import ModelConfig
 from scheduler.plan import IterationPlan, ScheduledSequence
@@ -59,7 +60,10 @@ def dense_attention(q: Tensor, kv: Tensor, start: int, window: int | None, scale
     return torch.einsum("hqk,khd->qhd", weights, values).reshape(len(q), -1)
 
 
-def check(case: Case, seed: int) -> None:
+both = pytest.mark.parametrize("kernels", ["torch", "auto"])
+
+
+def check(case: Case, seed: int, kernels: str) -> None:
     """Fill pages with all tokens before the chunks, run one iteration, compare every row and layer."""
     torch.manual_seed(seed)
     rng = random.Random(seed)
@@ -85,7 +89,7 @@ def check(case: Case, seed: int) -> None:
             )
         )  # fmt: skip
     batch = make_batch(IterationPlan(0, tuple(sequences)), case.page_size)
-    plan = HostAttention(cfg, storage, torch.float32).plan(batch)
+    plan = host_attention(cfg, storage, torch.float32, load_kernels(kernels, 2)).plan(batch)
     owners = batch.token_ids
     for layer in range(LAYERS):
         new_kv = torch.empty(len(owners), 2, case.kv_heads, case.dim)
@@ -101,21 +105,25 @@ def check(case: Case, seed: int) -> None:
             torch.testing.assert_close(output[owners == index].double(), expected, atol=2e-6, rtol=2e-5)
 
 
+@both
 @pytest.mark.parametrize("page_size", [8, 16, 32])
 @pytest.mark.parametrize("window", [None, 1, 5, 16, 33])
 @pytest.mark.parametrize(("kv_heads", "group"), [(1, 1), (3, 3), (2, 4)])
-def test_ragged_mixed_batches(page_size: int, window: int | None, kv_heads: int, group: int):
+def test_ragged_mixed_batches(page_size: int, window: int | None, kv_heads: int, group: int, kernels: str):
     scheduled = ((0, 1), (70, 1), (15, 1), (0, 20), (16, 16), (31, 1), (32, 7), (5, 40), (64, 1), (7, 1))
-    check(Case(page_size, kv_heads, group, 16, window, scheduled), seed=page_size + kv_heads)
+    check(Case(page_size, kv_heads, group, 16, window, scheduled), page_size + kv_heads, kernels)
 
 
-def test_decode_lengths_far_apart_make_several_groups():
-    check(Case(8, 2, 2, 8, 50, tuple((length, 1) for length in (1000, 3, 400, 410, 0, 8, 7, 390))), seed=1)
+@both
+def test_decode_lengths_far_apart_make_several_groups(kernels: str):
+    lengths = (1000, 3, 400, 410, 0, 8, 7, 390)
+    check(Case(8, 2, 2, 16, 50, tuple((length, 1) for length in lengths)), 1, kernels)
 
 
-def test_whole_blocks_of_keys_hidden_by_the_window():
+@both
+def test_whole_blocks_of_keys_hidden_by_the_window(kernels: str):
     """Fused attention works through keys in blocks of some hundred; its first ones are wholly masked."""
-    check(Case(16, 1, 2, 8, 16, ((1200, 1), (0, 1300), (700, 650))), seed=2)
+    check(Case(16, 1, 2, 16, 16, ((1200, 1), (0, 1300), (700, 650))), 2, kernels)
 
 
 @st.composite
@@ -125,15 +133,20 @@ def cases(draw: st.DrawFn) -> Case:
         page_size=draw(st.sampled_from([8, 16, 32])),
         kv_heads=draw(st.integers(1, 3)),
         group=draw(st.integers(1, 4)),
-        dim=draw(st.sampled_from([8, 24])),
+        dim=draw(st.sampled_from([16, 48])),
         window=draw(st.one_of(st.none(), st.integers(1, 100))),
         scheduled=tuple(draw(st.lists(sequence, min_size=1, max_size=6))),
     )
 
 
-@given(cases(), st.integers(0, 2**32 - 1))
-def test_any_batch(case: Case, seed: int):
-    check(case, seed)
+@given(cases(), st.integers(0, 2**32 - 1), st.sampled_from(["torch", "auto"]))
+def test_any_batch(case: Case, seed: int, kernels: str):
+    check(case, seed, kernels)
+
+
+def test_a_shape_that_kernels_do_not_know_is_computed_by_torch(caplog: pytest.LogCaptureFixture):
+    check(Case(8, 2, 2, 24, None, ((0, 5), (9, 1))), 3, "auto")
+    assert "head size" in caplog.text
 
 
 @given(st.lists(st.integers(1, 60), max_size=40), st.integers(0, 50))
