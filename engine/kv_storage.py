@@ -7,6 +7,10 @@ layer does, so that one set of indices serves all layers.
 
 from __future__ import annotations
 
+import contextlib
+import math
+import mmap
+
 import numpy as np
 import torch
 from numpy.typing import NDArray
@@ -44,6 +48,7 @@ class KVStorage:
 
         Raises:
             ValueError: ``num_pages`` or ``page_size`` is not positive.
+            MemoryError: so much can't be reserved.
         """
         if num_pages < 1 or page_size < 1:
             raise ValueError(f"KV storage needs pages and tokens in them, not {num_pages} of {page_size}")
@@ -56,7 +61,7 @@ class KVStorage:
         self._blocks_per_layer = 2 * heads
         self._blocks_per_page = layers * self._blocks_per_layer
         width = _block_bytes(page_size, dim, dtype) // dtype.itemsize
-        self.blocks = torch.empty(num_pages * self._blocks_per_page, width, dtype=dtype)
+        self.blocks = _reserve((num_pages * self._blocks_per_page, width), dtype)
         """[pages * layers * 2 * kv_heads, elements of a block]."""
         starts = [layer * self._blocks_per_layer for layer in range(layers)]
         self._layers = tuple(self.blocks[start:] for start in starts)
@@ -132,6 +137,20 @@ class KVStorage:
     def _scales(self, blocks: Tensor) -> Tensor:
         """The scales in int8 blocks, [blocks, page_size]."""
         return blocks[:, self.page_size * self.dim :].view(torch.float32)
+
+
+def _reserve(shape: tuple[int, int], dtype: torch.dtype) -> Tensor:
+    """Zeros, in huge pages where the system has them.
+
+    Paged KV is read in small pieces all over, and with small pages most of them cost an address translation.
+    """
+    try:
+        memory = mmap.mmap(-1, math.prod(shape) * dtype.itemsize, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+    except (OSError, OverflowError) as error:
+        raise MemoryError(str(error)) from error
+    with contextlib.suppress(OSError, AttributeError):  # not Linux, or built without them
+        memory.madvise(mmap.MADV_HUGEPAGE)
+    return torch.frombuffer(memory, dtype=dtype).view(shape)
 
 
 def _quantise(rows: Tensor) -> tuple[Tensor, Tensor]:

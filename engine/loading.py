@@ -132,7 +132,7 @@ def _device_name(kernels: Kernels | None) -> str:
 def _allocate(config: ModelConfig, pages: int, page_size: int, dtype: torch.dtype) -> KVStorage:
     try:
         return KVStorage(config, pages, page_size, dtype)
-    except RuntimeError as error:  # torch's way to say that malloc failed
+    except MemoryError as error:
         gib = pages * page_bytes(config, page_size, dtype) / GIB
         raise ModelError(f"no memory for {pages} KV pages ({gib:.1f} GiB)") from error
 

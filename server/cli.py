@@ -32,10 +32,11 @@ commands:
   serve [MODEL]   start the server
   chat            talk to a running server
   bench           measure a running server
+  doctor          say what this machine offers and what would make Tandem faster
 
 `tandem COMMAND --help` lists the options of a command, `tandem --version` prints the version.
 """
-COMMANDS = ("serve", "chat", "bench")
+COMMANDS = ("serve", "chat", "bench", "doctor")
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -69,6 +70,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
             from server.client.bench import main as bench
 
             return _printing(lambda: bench.run(rest))
+        case "doctor":
+            return _doctor(rest)
         case _:
             return _fail("tandem", f"unknown command {command}{nearest(command, COMMANDS)}")
 
@@ -83,6 +86,22 @@ def _serve(argv: Sequence[str]) -> int:
     from server.lifecycle import serve
 
     return serve(loaded.settings)
+
+
+def _doctor(argv: Sequence[str]) -> int:
+    """Examine the machine as an engine would find it, in a process that may load torch."""
+    import subprocess
+
+    from engine.thread_environment import THREAD_ENVIRONMENT
+
+    import_path = os.pathsep.join(path or str(Path.cwd()) for path in sys.path)
+    environment = {**THREAD_ENVIRONMENT, **os.environ, "PYTHONPATH": import_path}
+    try:
+        return subprocess.run(
+            [sys.executable, "-P", "-m", "engine.doctor", *argv], env=environment
+        ).returncode
+    except KeyboardInterrupt:
+        return 130
 
 
 def parse_serve_arguments(argv: Sequence[str], environment: Mapping[str, str]) -> tuple[LoadedSettings, bool]:

@@ -25,7 +25,7 @@ class NativeAttention:
         self._width = config.num_heads * config.head_dim
         sliding = config.sliding_layers or (False,) * config.num_layers
         window = config.sliding_window or 0
-        self._plan = kernels.attention_plan(
+        self.native_plan = kernels.attention_plan(
             layers=config.num_layers,
             heads=config.num_heads,
             kv_heads=config.num_kv_heads,
@@ -43,14 +43,14 @@ class NativeAttention:
     def plan(self, batch: Batch) -> NativeAttentionPlan:
         """Cut the work of ``batch`` into units, once for all layers."""
         each = batch.sequences
-        self._plan.prepare(
+        self.native_plan.prepare(
             len(each.rows),
             each.rows.ctypes.data,
             each.starts.ctypes.data,
             each.page_starts.ctypes.data,
             each.page_ids.ctypes.data,
         )
-        return NativeAttentionPlan(self._plan, len(batch.token_ids), self._width)
+        return NativeAttentionPlan(self.native_plan, len(batch.token_ids), self._width)
 
 
 class NativeAttentionPlan:

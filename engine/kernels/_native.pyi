@@ -3,9 +3,6 @@
 def instruction_sets() -> list[str]:
     """Those this processor has kernels for, fastest first."""
 
-def advise_huge_pages(address: int, bytes: int) -> bool:
-    """Ask for huge pages; whether the system agreed."""
-
 class ThreadPool:
     """Fixed threads, the caller's own among them. ``cpus`` may be empty: then nothing is pinned."""
 

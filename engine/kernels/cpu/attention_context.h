@@ -11,6 +11,8 @@
 
 namespace tandem {
 
+constexpr ptrdiff_t kTileBytes = 128 * 1024;
+
 // Pages are [page][layer][k/v][kv_head] of blocks, see kernels.h.
 struct Layout {
     int layers, heads, kv_heads, dim, page_size;
@@ -26,6 +28,13 @@ struct Layout {
     }
     ptrdiff_t layer_bytes() const { return 2 * kv_heads * block_bytes(); }
     ptrdiff_t page_bytes() const { return layers * layer_bytes(); }
+    // Keys that decode takes at a time, so that two tiles of all heads stay in a cache of the second level. It
+    // decides how sums are rounded, so it must not depend on how the work is shared.
+    int tile_tokens() const {
+        int tokens = kTileTokens;
+        while (tokens > 16 && tokens * layer_bytes() > page_size * kTileBytes) tokens /= 2;
+        return tokens;
+    }
     char* block(int64_t page, int layer, int side, int kv_head) const {
         return pages + page * page_bytes() + layer * layer_bytes() + (side * kv_heads + kv_head) * block_bytes();
     }

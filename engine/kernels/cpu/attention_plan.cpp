@@ -12,6 +12,7 @@ namespace {
 constexpr int kPieceTokens = 256;    // a longer row is cut there, so that threads can share it
 constexpr int kUnitsPerThread = 4;   // wanted, so that the last ones end together
 constexpr int64_t kAppendRows = 32;  // for each thread; fewer are not worth waking it
+constexpr int64_t kSmall = 192 * 1024;  // bytes of KV, about fifteen microseconds of one thread
 constexpr int kPrefillCost = 8;      // lanes that cost about as much as a key of a decode unit
 
 }  // namespace
@@ -166,6 +167,8 @@ void AttentionPlan::divide(Schedule& schedule) const {
     };
     int64_t total = 0, done = 0;
     for (const Unit& unit : schedule.units) total += cost(unit);
+    schedule.small = total * context_->layout.layer_bytes() / context_->layout.kv_heads <
+                     kSmall * context_->layout.page_size;
     int thread = 0, index = 0;
     schedule.ranges[0].first = 0;
     for (const Unit& unit : schedule.units) {
@@ -230,7 +233,7 @@ void AttentionPlan::attend(int layer, const void* queries, void* outputs) {
             const Call& shared = *static_cast<const Call*>(argument);
             shared.plan.work(shared, thread);
         },
-        &call);
+        &call, schedule.small);
 }
 
 void AttentionPlan::work(const Call& call, int thread) const {
@@ -297,7 +300,7 @@ DecodeSpan AttentionPlan::decode_span(const Call& call, const Unit& unit, int th
                                 ? context_->partial(thread)
                                 : call.schedule.partials.data() + partials_of(unit.piece, unit.kv_head);
     return {layout.pages_of(call.layer, unit.kv_head), page_ids_.data() + unit.table, unit.first, unit.last,
-            unit.kv_heads, layout.group(), call.queries + element(unit.row, unit.kv_head) * size_of(layout.io),
+            layout.tile_tokens(), unit.kv_heads, layout.group(), call.queries + element(unit.row, unit.kv_head) * size_of(layout.io),
             layout.io, layout.scale, layout.softcap, context_->queries(thread), partials};
 }
 

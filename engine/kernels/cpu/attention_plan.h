@@ -68,6 +68,7 @@ private:
         size_t left_size = 0;
         std::vector<float> partials;
         std::unique_ptr<Range[]> ranges;
+        bool small = false;  // not worth waking another thread
     };
     struct Call;
 

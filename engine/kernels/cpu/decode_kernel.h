@@ -6,8 +6,7 @@
 // addresses. The query heads of a KV head share each load.
 // Online softmax: Milakov and Gimelshein, arXiv 1805.02867.
 
-constexpr int kScored = 4;             // keys whose dot products are summed across lanes together
-constexpr int kTileBytes = 128 * 1024; // of keys and values of all heads: two tiles must stay in the L2 cache
+constexpr int kScored = 4;  // keys whose dot products are summed across lanes together
 constexpr int kLine = 64;
 
 struct Tile {
@@ -16,13 +15,6 @@ struct Tile {
     const char* scales[kTileTokens];  // of the keys; int8 only
     int tokens;
 };
-
-inline int tile_tokens(const DecodeSpan& span, int element_bytes) {
-    const ptrdiff_t token = ptrdiff_t(2) * span.kv_heads * span.pages.dim * element_bytes;
-    int tokens = kTileTokens;
-    while (tokens > 16 && tokens * token > kTileBytes) tokens /= 2;
-    return tokens;
-}
 
 template <class KV>
 inline void locate(const DecodeSpan& span, int first, int most, Tile& tile) {
@@ -42,7 +34,9 @@ inline void locate(const DecodeSpan& span, int first, int most, Tile& tile) {
     for (int t = tile.tokens; t % kScored != 0; ++t) tile.keys[t] = tile.keys[tile.tokens - 1];  // ignored
 }
 
-// What is to be prefetched while a tile is worked on: its pages' blocks, keys and values of all heads.
+// What is to be prefetched while a tile is worked on: its pages' blocks, keys and values of all heads. Lines are
+// asked for from several runs by turns: the processor's own prefetcher then runs ahead in each of them (one core
+// read 64 KB runs at 12.0 GB/s one after another, at 13.7 eight by turns).
 class Ahead {
 public:
     // Tokens [first, last) of `span`, without a page that was begun before `first`, if `begun`.
@@ -51,34 +45,41 @@ public:
         const int page_size = span->pages.page_size;
         page_ = first / page_size + (begun && first % page_size != 0);
         end_page_ = (last + page_size - 1) / page_size;
+        run_bytes_ = span->kv_heads * span->pages.head_stride;
+        offset_ = run_bytes_;
     }
     // Lines for each of `steps` steps.
     int share(int steps) const {
-        if (!span_ || page_ >= end_page_) return 0;
-        const ptrdiff_t lines = 2 * span_->kv_heads * span_->pages.head_stride / kLine * (end_page_ - page_);
+        if (page_ >= end_page_) return 0;
+        const ptrdiff_t lines = (run_bytes_ + kLine - 1) / kLine * 2 * (end_page_ - page_);
         return int((lines + steps - 1) / steps);
     }
     void step(int lines) {
-        for (; lines > 0; --lines, at_ += kLine) {
-            if (at_ >= end_ && !next_run()) return;
-            prefetch(at_);
+        for (; lines > 0; --lines) {
+            if (offset_ >= run_bytes_ && !next_runs()) return;
+            prefetch(runs_[turn_] + offset_);
+            if (++turn_ < count_) continue;
+            turn_ = 0;
+            offset_ += kLine;
         }
     }
 
 private:
-    bool next_run() {
-        if (page_ >= end_page_) return false;
+    bool next_runs() {
         const Pages& pages = span_->pages;
-        at_ = pages.keys + pages.page_stride * span_->page_table[page_] + (values_ ? pages.value_offset : 0);
-        end_ = at_ + span_->kv_heads * pages.head_stride;
-        page_ += values_;
-        values_ = !values_;
-        return true;
+        for (count_ = 0; count_ < kRuns && page_ < end_page_; ++page_) {
+            runs_[count_++] = pages.keys + pages.page_stride * span_->page_table[page_];
+            runs_[count_] = runs_[count_ - 1] + pages.value_offset;
+            ++count_;
+        }
+        offset_ = 0;
+        return count_ > 0;
     }
+    static constexpr int kRuns = 8;
     const DecodeSpan* span_;
-    int page_ = 0, end_page_ = 0;
-    bool values_ = false;
-    const char *at_ = nullptr, *end_ = nullptr;
+    const char* runs_[kRuns];
+    ptrdiff_t run_bytes_ = 0, offset_ = 0;
+    int page_ = 0, end_page_ = 0, count_ = 0, turn_ = 0;
 };
 
 // In place: from the vectors of a chunk to its parts, and back.
@@ -327,7 +328,7 @@ inline void begin(const DecodeSpan& span) {
 template <class Dot>
 void decode(const DecodeSpan& span, const DecodeSpan* next_span) {
     using KV = typename Dot::Key;
-    const int most = tile_tokens(span, sizeof(KV));
+    const int most = span.tile_tokens;
     begin<Dot>(span);
     Tile tile;
     for (int first = span.first, last; first < span.last; first = last) {

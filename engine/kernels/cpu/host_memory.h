@@ -1,4 +1,4 @@
-// Facts and wishes about host memory.
+// What host memory gives.
 #pragma once
 
 #include <cstddef>
@@ -7,10 +7,6 @@
 #include "thread_pool.h"
 
 namespace tandem {
-
-// Asks the system for huge pages: paged KV touches memory in small pieces all over, and each small page
-// costs an address translation. Whether it said yes.
-bool advise_huge_pages(void* address, size_t bytes);
 
 // Bytes per second at which all threads of the pool together read memory once, in pieces handed out as they
 // go: the best of some rounds over `bytes` of fresh memory. Throws std::bad_alloc.

@@ -11,7 +11,7 @@
 
 namespace tandem {
 
-constexpr int kTileTokens = 64;    // keys that are scored before the softmax is updated
+constexpr int kTileTokens = 64;    // keys, at most, that are scored before the softmax is updated
 constexpr int kMaxDim = 256;
 constexpr int kDimMultiple = 16;
 constexpr int kMaxGroup = 64;      // query heads of one KV head
@@ -31,6 +31,7 @@ struct DecodeSpan {
     Pages pages;           // of the first KV head
     const int32_t* page_table;
     int first, last;
+    int tile_tokens;       // a multiple of 16, at most kTileTokens
     int kv_heads;
     int group;             // query heads of each KV head
     const void* queries;   // [kv_heads][group][dim] in io format

@@ -60,10 +60,6 @@ int64_t submit(AttentionDriver& driver, const std::shared_ptr<AttentionPlan>& pl
 NB_MODULE(_native, module) {
     module.doc() = "Native CPU kernels; see engine/kernels/_native.pyi.";
     module.def("instruction_sets", &instruction_sets);
-    module.def(
-        "advise_huge_pages",
-        [](uintptr_t address, size_t bytes) { return advise_huge_pages(pointer<void>(address), bytes); },
-        "address"_a, "bytes"_a);
 
     nb::class_<ThreadPool>(module, "ThreadPool")
         .def(nb::init<int, const std::vector<int>&, int>(), "threads"_a, "cpus"_a, "spin_microseconds"_a)

@@ -47,9 +47,9 @@ ThreadPool::~ThreadPool() {
     for (std::thread& worker : workers_) worker.join();
 }
 
-void ThreadPool::run(Work work, void* context) {
+void ThreadPool::run(Work work, void* context, bool alone) {
     const std::lock_guard<std::mutex> turn(callers_);
-    if (workers_.empty()) return work(context, 0);
+    if (alone || workers_.empty()) return work(context, 0);
     work_ = work;
     context_ = context;
     const uint64_t epoch = (state_.load(std::memory_order_relaxed) >> 32) + 1;

@@ -26,8 +26,9 @@ public:
 
     int threads() const { return 1 + int(workers_.size()); }
 
-    // Returns when every thread that began has returned. Callers take turns.
-    void run(Work work, void* context);
+    // Returns when every thread that began has returned. Callers take turns. `alone`: the caller's thread only,
+    // for what is done sooner than another thread wakes.
+    void run(Work work, void* context, bool alone = false);
 
 private:
     void serve(int thread, int cpu);
