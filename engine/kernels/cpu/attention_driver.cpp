@@ -85,7 +85,7 @@ bool AttentionDriver::wait(Ticket ticket, int64_t timeout_microseconds) {
 bool AttentionDriver::cancel(Ticket ticket) {
     const std::lock_guard<std::mutex> lock(mutex_);
     check(ticket);
-    if (ticket < first_) return false;
+    if (ticket + kCapacity < last_) return false;
     Slot& found = slot(ticket);
     if (found.state == JobState::waiting) {
         found.state = JobState::cancelled;

@@ -11,7 +11,7 @@ namespace {
 
 constexpr int kPieceTokens = 256;    // a longer row is cut there, so that threads can share it
 constexpr int kUnitsPerThread = 4;   // wanted, so that the last ones end together
-constexpr int64_t kAppendRows = 32;  // for each thread; fewer are not worth waking it
+constexpr int64_t kAppendRows = 128;  // for each thread; fewer are not worth waking it
 constexpr int64_t kSmall = 192 * 1024;  // bytes of KV, about fifteen microseconds of one thread
 constexpr int kPrefillCost = 8;      // lanes that cost about as much as a key of a decode unit
 

@@ -55,6 +55,12 @@ int64_t submit(AttentionDriver& driver, const std::shared_ptr<AttentionPlan>& pl
     return driver.submit(std::move(jobs));
 }
 
+// The driver's thread needs the interpreter's lock to let go of a plan: who has it may not wait for the driver.
+void destroy(AttentionDriver* driver) {
+    const nb::gil_scoped_release released;
+    delete driver;
+}
+
 }  // namespace
 
 NB_MODULE(_native, module) {
@@ -132,14 +138,18 @@ NB_MODULE(_native, module) {
             "layer"_a, "kv"_a, "queries"_a, "outputs"_a, nb::call_guard<nb::gil_scoped_release>());
 
     nb::class_<AttentionDriver>(module, "AttentionDriver")
-        .def(nb::init<int>(), "spin_microseconds"_a)
+        .def(nb::new_([](int spin_microseconds) {
+                 return std::shared_ptr<AttentionDriver>(new AttentionDriver(spin_microseconds), destroy);
+             }),
+             "spin_microseconds"_a)
         .def("submit", &submit, "plan"_a, nb::kw_only(), "first_layer"_a, "layers"_a, "kv"_a, "kv_stride"_a,
              "queries"_a, "outputs"_a, "stride"_a, "gates"_a, "gate_value"_a, "done"_a, "done_value"_a,
              "event_fd"_a, nb::call_guard<nb::gil_scoped_release>())
         .def(
-            "state", [](AttentionDriver& self, int64_t ticket) { return int(self.state(ticket)); }, "ticket"_a)
+            "state", [](AttentionDriver& self, int64_t ticket) { return int(self.state(ticket)); }, "ticket"_a,
+            nb::call_guard<nb::gil_scoped_release>())
         .def("wait", &AttentionDriver::wait, "ticket"_a, "timeout_microseconds"_a,
              nb::call_guard<nb::gil_scoped_release>())
-        .def("cancel", &AttentionDriver::cancel, "ticket"_a)
-        .def("notify", &AttentionDriver::notify);
+        .def("cancel", &AttentionDriver::cancel, "ticket"_a, nb::call_guard<nb::gil_scoped_release>())
+        .def("notify", &AttentionDriver::notify, nb::call_guard<nb::gil_scoped_release>());
 }
