@@ -12,14 +12,15 @@ BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip
 NATIVE := $(wildcard engine/kernels/cpu/*)
 
-.PHONY: help serve test test-slow bench clean
+.PHONY: help serve test test-slow test-native bench clean
 
 help:
-	@echo "make serve      install and start the server; options in ARGS, see make serve ARGS=--help"
-	@echo "make test       lint, type check and test"
-	@echo "make test-slow  the tests that take minutes"
-	@echo "make bench      measure throughput; options in ARGS"
-	@echo "make clean      remove everything that was built or installed"
+	@echo "make serve        install and start the server; options in ARGS, see make serve ARGS=--help"
+	@echo "make test         lint, type check and test"
+	@echo "make test-slow    the tests that take minutes"
+	@echo "make test-native  the native library under sanitizers and for 64-bit Arm in an emulator, minutes"
+	@echo "make bench        measure throughput; options in ARGS"
+	@echo "make clean        remove everything that was built or installed"
 
 serve: $(VENV)/installed
 	@exec $(BIN)/tandem serve $(ARGS)
@@ -32,6 +33,9 @@ test: $(VENV)/installed-dev
 
 test-slow: $(VENV)/installed-dev
 	$(BIN)/python -m pytest -m slow $(ARGS)
+
+test-native:
+	tests/kernels/run_native_tests.sh $(ARGS)
 
 bench: $(VENV)/installed-dev
 	$(BIN)/python -m benchmarks.throughput $(ARGS)

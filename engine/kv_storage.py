@@ -23,6 +23,8 @@ Indices = NDArray[np.int64]
 _SCALE_BYTES = 4
 _LARGEST = 127
 """Of an int8 whose range is symmetric."""
+_SMALLEST = 1e-36
+"""A magnitude that can be divided by."""
 
 
 def page_bytes(config: ModelConfig, page_size: int, dtype: torch.dtype) -> int:
@@ -157,5 +159,6 @@ def _quantise(rows: Tensor) -> tuple[Tensor, Tensor]:
     """int8 rows [n, dim] and their scales [n]: the largest magnitude of a row becomes 127."""
     rows = rows.float()
     largest = rows.abs().amax(-1)
-    inverse = torch.where(largest > 0, _LARGEST / largest, 0)
+    largest = torch.where(largest < _SMALLEST, 0, largest)
+    inverse = torch.where(largest > 0, torch.full_like(largest, _LARGEST) / largest, 0)
     return (rows * inverse[:, None]).round().to(torch.int8), largest / _LARGEST

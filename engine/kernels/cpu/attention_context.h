@@ -43,7 +43,7 @@ struct Layout {
     }
 };
 
-class AttentionContext {
+class AttentionContext : public std::enable_shared_from_this<AttentionContext> {
 public:
     // Throws std::invalid_argument for a shape that the kernels can't do.
     AttentionContext(std::shared_ptr<ThreadPool> pool, const std::string& instruction_set, Layout layout);

@@ -44,6 +44,7 @@ AttentionDriver::~AttentionDriver() {
 
 AttentionDriver::Ticket AttentionDriver::submit(std::vector<Job> jobs) {
     const std::lock_guard<std::mutex> lock(mutex_);
+    forget_ended();
     if (last_ - first_ + Ticket(jobs.size()) > kCapacity) throw std::length_error("too many jobs are waiting");
     const Ticket ticket = last_;
     for (Job& job : jobs) {
@@ -102,9 +103,14 @@ void AttentionDriver::notify() {
     news_.notify_all();
 }
 
-// The oldest waiting job whose gate is open. Forgets those at the front that have ended.
-AttentionDriver::Slot* AttentionDriver::next_open() {
+// Of those at the front.
+void AttentionDriver::forget_ended() {
     while (first_ < last_ && is_over(first_)) slot(first_++).job = Job();
+}
+
+// The oldest waiting job whose gate is open.
+AttentionDriver::Slot* AttentionDriver::next_open() {
+    forget_ended();
     for (Ticket ticket = first_; ticket < last_; ++ticket) {
         Slot& candidate = slot(ticket);
         if (candidate.state != JobState::waiting) continue;

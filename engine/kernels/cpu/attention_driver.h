@@ -64,6 +64,7 @@ private:
     };
     void serve();
     Slot* next_open();
+    void forget_ended();
     void finish(Slot& slot);
     bool is_over(Ticket ticket);
     Slot& slot(Ticket ticket) { return slots_[size_t(ticket % kCapacity)]; }

@@ -19,7 +19,7 @@ struct Sequences {
     const int64_t* page_ids;
 };
 
-class AttentionPlan {
+class AttentionPlan : public std::enable_shared_from_this<AttentionPlan> {
 public:
     explicit AttentionPlan(std::shared_ptr<const AttentionContext> context);
     AttentionPlan(const AttentionPlan&) = delete;

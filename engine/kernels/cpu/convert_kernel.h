@@ -42,7 +42,7 @@ void append(const void* source, Format io, int dim, int, int offset, char* block
     narrow(values, dim, out);
 }
 
-// Symmetric: a token's largest magnitude becomes 127.
+// Symmetric: a token's largest magnitude becomes 127. What is too small to divide by is zero.
 inline void append_int8(const void* source, Format io, int dim, int page_size, int offset, char* block) {
     alignas(64) float values[kMaxDim];
     widen_any(source, io, dim, values);
@@ -52,11 +52,12 @@ inline void append_int8(const void* source, Format io, int dim, int page_size, i
         largest = max(largest, max(x, sub(splat(0.0f), x)));
     }
     const float magnitude = reduce_max(largest);
-    const float scale = magnitude / 127.0f, inverse = magnitude > 0.0f ? 127.0f / magnitude : 0.0f;
+    const bool zero = magnitude < 1e-36f;
+    const float scale = zero ? 0.0f : magnitude / 127.0f, inverse = zero ? 0.0f : 127.0f / magnitude;
     int8_t* const out = reinterpret_cast<int8_t*>(block) + ptrdiff_t(offset) * dim;
     for (int d = 0; d < dim; ++d) {
         const float rounded = std::nearbyint(values[d] * inverse);
-        out[d] = int8_t(rounded < -127.0f ? -127.0f : rounded > 127.0f ? 127.0f : rounded);
+        out[d] = int8_t(rounded >= 127.0f ? 127.0f : rounded > -127.0f ? rounded : -127.0f);  // NaN too
     }
     char* const scales = block + ptrdiff_t(page_size) * dim;
     std::memcpy(scales + offset * ptrdiff_t(sizeof(float)), &scale, sizeof(float));

@@ -2,7 +2,22 @@
 
 #include <stdexcept>
 
+#if defined(__x86_64__)
+#include <cpuid.h>
+#endif
+
 namespace tandem {
+
+namespace {
+
+#if defined(__x86_64__)
+bool has_f16c() {  // Clang 14 does not take its name
+    unsigned a, b, c, d;
+    return __get_cpuid(1, &a, &b, &c, &d) != 0 && (c & bit_F16C) != 0;
+}
+#endif
+
+}  // namespace
 
 std::vector<const Kernels*> available_kernels() {
     std::vector<const Kernels*> found;
@@ -11,8 +26,7 @@ std::vector<const Kernels*> available_kernels() {
     };
 #if defined(__x86_64__)
     __builtin_cpu_init();
-    const bool avx2 = __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") &&
-                      __builtin_cpu_supports("f16c");
+    const bool avx2 = __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") && has_f16c();
     const bool avx512 = avx2 && __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
                         __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("avx512vl");
     // On Intel's processors one product of pairs takes as long as four multiply-adds of floats (measured on

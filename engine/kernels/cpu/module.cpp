@@ -28,6 +28,22 @@ std::vector<std::string> instruction_sets() {
     return names;
 }
 
+// Objects that others share are made by make_shared: a Python object would have to be let go of with the
+// interpreter's lock, which the driver's thread must never wait for.
+std::shared_ptr<AttentionContext> make_context(std::shared_ptr<ThreadPool> pool, const std::string& instruction_set,
+                                               int layers, int heads, int kv_heads, int dim, int page_size,
+                                               int kv_format, int io_format, float scale, float softcap,
+                                               std::vector<int> windows, uintptr_t pages, int64_t num_pages) {
+    auto format = [](int code) {
+        if (code < 0 || code >= kFormats) throw std::invalid_argument("there is no such format");
+        return Format(code);
+    };
+    return std::make_shared<AttentionContext>(
+        std::move(pool), instruction_set,
+        Layout{layers, heads, kv_heads, dim, page_size, format(kv_format), format(io_format), scale, softcap,
+               pointer<char>(pages), num_pages, std::move(windows)});
+}
+
 void check_layer(const AttentionPlan& plan, int layer) {
     if (layer < 0 || layer >= plan.layers()) throw std::out_of_range("there is no such layer");
 }
@@ -55,7 +71,7 @@ int64_t submit(AttentionDriver& driver, const std::shared_ptr<AttentionPlan>& pl
     return driver.submit(std::move(jobs));
 }
 
-// The driver's thread needs the interpreter's lock to let go of a plan: who has it may not wait for the driver.
+// A job that runs is waited for.
 void destroy(AttentionDriver* driver) {
     const nb::gil_scoped_release released;
     delete driver;
@@ -68,7 +84,10 @@ NB_MODULE(_native, module) {
     module.def("instruction_sets", &instruction_sets);
 
     nb::class_<ThreadPool>(module, "ThreadPool")
-        .def(nb::init<int, const std::vector<int>&, int>(), "threads"_a, "cpus"_a, "spin_microseconds"_a)
+        .def(nb::new_([](int threads, const std::vector<int>& cpus, int spin_microseconds) {
+                 return std::make_shared<ThreadPool>(threads, cpus, spin_microseconds);
+             }),
+             "threads"_a, "cpus"_a, "spin_microseconds"_a)
         .def_prop_ro("threads", &ThreadPool::threads)
         .def(
             "read_bandwidth",
@@ -78,33 +97,17 @@ NB_MODULE(_native, module) {
             "instruction_set"_a, "bytes"_a, "rounds"_a, nb::call_guard<nb::gil_scoped_release>());
 
     nb::class_<AttentionContext>(module, "AttentionContext")
-        .def(
-            "__init__",
-            [](AttentionContext* self, std::shared_ptr<ThreadPool> pool, const std::string& instruction_set,
-               int layers, int heads, int kv_heads, int dim, int page_size, int kv_format, int io_format,
-               float scale, float softcap, std::vector<int> windows, uintptr_t pages, int64_t num_pages) {
-                auto format = [](int code) {
-                    if (code < 0 || code >= kFormats) throw std::invalid_argument("there is no such format");
-                    return Format(code);
-                };
-                new (self) AttentionContext(
-                    std::move(pool), instruction_set,
-                    Layout{layers, heads, kv_heads, dim, page_size, format(kv_format), format(io_format), scale,
-                           softcap, pointer<char>(pages), num_pages, std::move(windows)});
-            },
-            "pool"_a, "instruction_set"_a, nb::kw_only(), "layers"_a, "heads"_a, "kv_heads"_a, "dim"_a,
-            "page_size"_a, "kv_format"_a, "io_format"_a, "scale"_a, "softcap"_a, "windows"_a, "pages"_a,
-            "num_pages"_a)
+        .def(nb::new_(&make_context), "pool"_a, "instruction_set"_a, nb::kw_only(), "layers"_a, "heads"_a,
+             "kv_heads"_a, "dim"_a, "page_size"_a, "kv_format"_a, "io_format"_a, "scale"_a, "softcap"_a,
+             "windows"_a, "pages"_a, "num_pages"_a)
         .def_prop_ro("instruction_set", [](const AttentionContext& self) { return self.kernels.name; })
         .def_prop_ro("page_bytes", [](const AttentionContext& self) { return self.layout.page_bytes(); });
 
     nb::class_<AttentionPlan>(module, "AttentionPlan")
-        .def(
-            "__init__",
-            [](AttentionPlan* self, const std::shared_ptr<AttentionContext>& context) {
-                new (self) AttentionPlan(context);
-            },
-            "context"_a)
+        .def(nb::new_([](const std::shared_ptr<AttentionContext>& context) {
+                 return std::make_shared<AttentionPlan>(context);
+             }),
+             "context"_a)
         .def(
             "prepare",
             [](AttentionPlan& self, int64_t count, uintptr_t rows, uintptr_t starts, uintptr_t page_starts,

@@ -4,6 +4,7 @@
 #include <atomic>
 #include <condition_variable>
 #include <cstdint>
+#include <memory>
 #include <mutex>
 #include <thread>
 #include <vector>
@@ -13,7 +14,7 @@ namespace tandem {
 // The caller is thread 0 and works too, so there are never more runnable threads than `threads`. Workers spin
 // a bounded time for the next piece, then sleep. A worker that wakes late finds less to do or nothing: work
 // is handed out by its function, from counters, and nobody waits for a thread that never began.
-class ThreadPool {
+class ThreadPool : public std::enable_shared_from_this<ThreadPool> {
 public:
     using Work = void (*)(void* context, int thread);
 
