@@ -23,7 +23,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from benchmarks.machine import LoadMeter, description
+from benchmarks.machine import LoadMeter, as_in_the_engine, description
 from engine.attention.base import AttentionPlan
 from engine.attention.host import HostAttention
 from engine.attention.native import NativeAttention
@@ -225,6 +225,7 @@ def probe(kernels: Kernels) -> Machine:
 
 def main() -> int:
     """Measure and print a table for each number of threads."""
+    as_in_the_engine("benchmarks.attention")
     options = _parser().parse_args()
     formats = [getattr(torch, name) for name in options.formats.split(",")]
     contexts = [int(context) for context in options.contexts.split(",")]

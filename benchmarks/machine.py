@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import os
 import platform
+import sys
 from collections.abc import Callable
 from dataclasses import dataclass
 from importlib.metadata import version
 from pathlib import Path
 
 import psutil
+
+from engine.thread_environment import THREAD_ENVIRONMENT
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,6 +40,13 @@ class LoadMeter:
         )
         others = (used - own) / passed if passed else 0.0
         return Load(others=min(max(others, 0.0), 1.0), load_average=os.getloadavg()[0])
+
+
+def as_in_the_engine(module: str) -> None:
+    """Start ``module`` again, unless torch's threads wait as they do in the engine's process already."""
+    if not THREAD_ENVIRONMENT.keys() <= os.environ.keys():
+        command = [sys.executable, "-m", module, *sys.argv[1:]]
+        os.execve(sys.executable, command, {**THREAD_ENVIRONMENT, **os.environ})
 
 
 def description(*packages: str) -> str:

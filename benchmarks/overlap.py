@@ -17,7 +17,7 @@ import numpy as np
 import torch
 
 from benchmarks.attention import Case, filled, quietly
-from benchmarks.machine import description
+from benchmarks.machine import as_in_the_engine, description
 from engine.attention.native import NativeAttention
 from engine.kernels import _native
 from engine.kernels.library import load_kernels
@@ -29,6 +29,7 @@ CASES = (Case("GQA 4", 1024, torch.bfloat16, 8), Case("GQA 3", 512, torch.bfloat
 
 def main() -> int:
     """Measure each case alone and together, in turns."""
+    as_in_the_engine("benchmarks.overlap")
     print(f"Machine: {description('torch')}\nRepeat: python -m benchmarks.overlap\n")
     torch.set_num_threads(1)
     print(
