@@ -2,12 +2,12 @@
 //
 // A tile of keys is reached through pointers to its rows, so that page borders cost nothing further in. All KV
 // heads take a tile before the next one: a page's heads lie one after another, and memory is read fastest along
-// long runs. Meanwhile the next tile's pages are prefetched through the page table, in the order of their
-// addresses. The query heads of a KV head share each load.
+// long runs. Meanwhile the next tile's pages are prefetched through the page table. The query heads of a KV head
+// share each load.
 // Online softmax: Milakov and Gimelshein, arXiv 1805.02867.
 
 constexpr int kScored = 4;  // keys whose dot products are summed across lanes together
-constexpr int kLine = 64;
+constexpr int kLine = 64;   // bytes of a cache line
 
 struct Tile {
     const char* keys[kTileTokens];    // rows of the first KV head
@@ -17,10 +17,10 @@ struct Tile {
 };
 
 template <class KV>
-inline void locate(const DecodeSpan& span, int first, int most, Tile& tile) {
+inline void locate(const DecodeSpan& span, int first, Tile& tile) {
     const Pages& pages = span.pages;
     const ptrdiff_t row_bytes = ptrdiff_t(pages.dim) * sizeof(KV);
-    tile.tokens = span.last - first < most ? span.last - first : most;
+    tile.tokens = span.last - first < span.tile_tokens ? span.last - first : span.tile_tokens;
     int page = first / pages.page_size, offset = first % pages.page_size;
     for (int t = 0; t < tile.tokens; offset = 0, ++page) {
         const char* keys = pages.keys + pages.page_stride * span.page_table[page];
@@ -39,11 +39,12 @@ inline void locate(const DecodeSpan& span, int first, int most, Tile& tile) {
 // read 64 KB line after line at 12.0 GB/s, and eight 4 KB parts of it by turns at 13.7).
 class Ahead {
 public:
-    // Tokens [first, last) of `span`, without a page that was begun before `first`, if `begun`.
-    Ahead(const DecodeSpan* span, int first, int last, bool begun) : span_(span) {
-        if (!span) return;
+    Ahead() = default;  // nothing
+    // The tile of `span` that begins at token `first`, without a page that an earlier tile has begun.
+    Ahead(const DecodeSpan* span, int first) : span_(span) {
         const int page_size = span->pages.page_size;
-        page_ = first / page_size + (begun && first % page_size != 0);
+        const int last = first + span->tile_tokens < span->last ? first + span->tile_tokens : span->last;
+        page_ = first / page_size + (first > span->first && first % page_size != 0);
         end_page_ = (last + page_size - 1) / page_size;
         run_bytes_ = span->kv_heads * span->pages.head_stride;
         offset_ = run_bytes_;
@@ -76,7 +77,7 @@ public:
 
 private:
     static constexpr int kRuns = 8;
-    const DecodeSpan* span_;
+    const DecodeSpan* span_ = nullptr;
     const char* runs_[kRuns];
     ptrdiff_t run_bytes_ = 0, offset_ = 0;
     int page_ = 0, end_page_ = 0, count_ = 0, turn_ = 0;
@@ -104,7 +105,6 @@ struct FloatDot {
     using Key = KV;
     using Raw = typename Stored<KV>::Raw;
     static constexpr int parts = Stored<KV>::parts, step = W * parts;
-    static constexpr float unit = Stored<KV>::unit;
     static Raw load_key(const char* p, int left) { return Stored<KV>::load_raw(p, left); }
     template <int Keys, int Heads>
     static void multiply(const Raw (&keys)[Keys], const float* queries, int stride, Vec (&sums)[Heads][Keys]) {
@@ -330,19 +330,17 @@ inline void begin(const DecodeSpan& span) {
 template <class Dot>
 void decode(const DecodeSpan& span, const DecodeSpan* next_span) {
     using KV = typename Dot::Key;
-    const int most = span.tile_tokens;
     begin<Dot>(span);
     Tile tile;
-    for (int first = span.first, last; first < span.last; first = last) {
-        last = first + most < span.last ? first + most : span.last;
-        locate<KV>(span, first, most, tile);
-        const int beyond = last + most < span.last ? last + most : span.last;
-        const int next_last = next_span ? (next_span->first + most < next_span->last ? next_span->first + most
-                                                                                      : next_span->last)
-                                        : 0;
-        attend_tile<Dot>(span, tile, last < span.last ? Ahead(&span, last, beyond, true)
-                                                      : Ahead(next_span, next_span ? next_span->first : 0, next_last,
-                                                              false));
+    for (int first = span.first; first < span.last; first += tile.tokens) {
+        locate<KV>(span, first, tile);
+        Ahead ahead;
+        if (first + tile.tokens < span.last) {
+            ahead = Ahead(&span, first + tile.tokens);
+        } else if (next_span) {
+            ahead = Ahead(next_span, next_span->first);
+        }
+        attend_tile<Dot>(span, tile, ahead);
     }
 }
 
