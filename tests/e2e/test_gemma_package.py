@@ -6,6 +6,7 @@ layer and a SentencePiece vocabulary. The longest prompt does not fit into the w
 
 from __future__ import annotations
 
+import copy
 import os
 import subprocess
 import sys
@@ -99,14 +100,26 @@ def test_every_token_has_its_bytes(tokenizer: Tokenizer, oracle_tokenizer: PreTr
 
 
 def test_logits(source: ModelSource, tokenizer: Tokenizer, oracle: PreTrainedModel):
-    """A window one token off would change the long prompt's logits by a tenth of their range."""
+    """A window one token off would change the long prompt's logits by a tenth of their range.
+
+    The long prompt has a row at which the model magnifies rounding: transformers' own float32 is 1.5e-4 of
+    the range away from its float64 there. So float64 is what is compared with, and one row may be twice as
+    far from it as transformers' float32 is, where that is more than the bound.
+    """
     model = load_model(open_checkpoint(source), torch.float32)
+    exact = copy.deepcopy(oracle).double()
     for prompt in PROMPTS:
         tokens = tokenizer.encode(prompt)
         with torch.inference_mode():
-            expected = oracle(torch.tensor([tokens]), use_cache=False).logits[0]
-        error = (PagedModel(model).all_logits(tokens) - expected).abs().max()
-        assert error <= 1e-4 * (expected.max() - expected.min()), repr(prompt[:40])
+            expected, float32 = (
+                one(torch.tensor([tokens]), use_cache=False).logits[0] for one in (exact, oracle)
+            )
+        error, noise = (
+            (x - expected).abs().amax(-1) for x in (PagedModel(model).all_logits(tokens), float32)
+        )
+        bound = 1e-4 * (expected.max() - expected.min())
+        assert (error <= torch.maximum(bound, 2 * noise)).all(), repr(prompt[:40])
+        assert (error > bound).sum() <= 1
 
 
 def test_the_daemon_writes_what_transformers_does(
