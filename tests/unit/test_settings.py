@@ -126,6 +126,7 @@ def test_unknown_names_bring_the_nearest_known_one(tmp_path: Path) -> None:
         (b"\xff\xfe\xff", "is not UTF-8 text"),
         (b"port: 1\nport: 2", "gives port twice"),
         (b"? [1]\n: 2", "is not valid YAML"),
+        (b"port: " + 5000 * b"[" + 5000 * b"]", "is nested too deeply"),
         (b"!!python/object/apply:os.system ['true']", "is not valid YAML"),
     ],
 )
