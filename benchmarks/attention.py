@@ -28,7 +28,7 @@ from engine.attention.base import AttentionPlan
 from engine.attention.host import HostAttention
 from engine.attention.native import NativeAttention
 from engine.batch import Batch, Sequences
-from engine.kernels.library import Kernels, load_kernels
+from engine.kernels.loader import Kernels, load_kernels
 from engine.kv_storage import KVStorage, page_bytes
 from engine.models.config import ModelConfig
 

@@ -20,7 +20,7 @@ from benchmarks.attention import Case, filled, quietly
 from benchmarks.machine import as_in_the_engine, description
 from engine.attention.native import NativeAttention
 from engine.kernels import _native
-from engine.kernels.library import load_kernels
+from engine.kernels.loader import load_kernels
 
 ROUNDS = 15
 LAYERS = 16

@@ -14,7 +14,7 @@ import msgspec
 import torch
 
 from engine.attention.choice import host_attention
-from engine.kernels.library import Kernels, load_kernels
+from engine.kernels.loader import Kernels, load_kernels
 from engine.kv_storage import KVStorage, page_bytes
 from engine.memory import GIB, free_host_bytes, kv_pages
 from engine.model_error import ModelError

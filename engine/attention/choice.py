@@ -9,7 +9,7 @@ import torch
 from engine.attention.base import AttentionBackend
 from engine.attention.host import HostAttention
 from engine.attention.native import NativeAttention
-from engine.kernels.library import Kernels
+from engine.kernels.loader import Kernels
 from engine.kv_storage import KVStorage
 from engine.models.config import ModelConfig
 

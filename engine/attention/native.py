@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from engine.batch import Batch
-from engine.kernels.library import FORMATS, Kernels
+from engine.kernels.loader import FORMATS, Kernels
 from engine.kv_storage import KVStorage
 from engine.models.config import ModelConfig
 

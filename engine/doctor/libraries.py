@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 
 from engine.doctor.facts import Bandwidth, Gpu, Gpus, Kernels, Torch
-from engine.kernels.library import SPIN_MICROSECONDS
+from engine.kernels.loader import SPIN_MICROSECONDS
 from engine.model_loader import compute_dtype
 
 _CAPABILITIES = (

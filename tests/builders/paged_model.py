@@ -12,7 +12,7 @@ from torch import Tensor
 
 from engine.attention.choice import host_attention
 from engine.batch import make_batch
-from engine.kernels.library import load_kernels
+from engine.kernels.loader import load_kernels
 from engine.kv_storage import KVStorage
 from engine.model_loader import load_model
 from engine.model_runner import ModelRunner

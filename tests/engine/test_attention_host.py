@@ -17,7 +17,7 @@ from torch import Tensor
 from engine.attention.choice import host_attention
 from engine.attention.host_decode import groups_of_like_size
 from engine.batch import make_batch
-from engine.kernels.library import load_kernels
+from engine.kernels.loader import load_kernels
 from engine.kv_storage import KVStorage
 from engine.models.config import ModelConfig
 from scheduler.plan import IterationPlan, ScheduledSequence

@@ -7,7 +7,7 @@ import sys
 import pytest
 
 from engine.kernels import _native
-from engine.kernels.library import load_kernels
+from engine.kernels.loader import load_kernels
 from engine.model_error import ModelError
 
 
