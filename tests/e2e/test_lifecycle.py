@@ -193,8 +193,10 @@ def test_a_second_signal_ends_it_at_once(daemon: Callable[..., Daemon]) -> None:
         server.wait_for(lambda: "draining" in server.output)
         server.signal()
         assert server.exit_code() == 128 + signal.SIGTERM
+        # The connection may be cut before the error is sent, but no error blames the engine.
         with contextlib.suppress(httpx.RemoteProtocolError):
-            assert not any("choices" in frame for frame in frames)
+            for frame in frames:
+                assert frame == "[DONE]" or json.loads(frame)["error"]["code"] == "server_draining"
     assert not any(map(is_alive, server.engines))
 
 

@@ -20,7 +20,6 @@ from engine.kernels import _native
 from tests.kernels.attention_case import INSTRUCTION_SETS, Case, Storage
 
 WAITING, RUNNING, DONE, CANCELLED = range(4)
-LINUX = pytest.mark.skipif(sys.platform != "linux", reason="eventfd is Linux's")
 CAPACITY = 4096
 GATE_VALUE, DONE_VALUE = 7, 0x80000001
 SMALL = Case(sequences=((1, 100), (5, 20)), windows=(0,) * 4, page_size=8)
@@ -211,7 +210,6 @@ def test_two_drivers_share_a_pool() -> None:
         assert all(each.computed(layer) for layer in range(each.layers))
 
 
-@LINUX
 def test_event_is_raised_for_each_job(driver: _native.AttentionDriver) -> None:
     event_fd = os.eventfd(0)
     jobs = Jobs(driver, Storage(SMALL, "auto"), gated=True, event_fd=event_fd)
@@ -225,7 +223,6 @@ def test_event_is_raised_for_each_job(driver: _native.AttentionDriver) -> None:
     os.close(event_fd)
 
 
-@LINUX
 def test_a_closed_event_does_no_harm(driver: _native.AttentionDriver) -> None:
     event_fd = os.eventfd(0)
     jobs = Jobs(driver, Storage(SMALL, "auto"), gated=True, event_fd=event_fd)

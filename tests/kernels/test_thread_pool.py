@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import sys
 import threading
 import time
 from pathlib import Path
@@ -13,8 +12,6 @@ import torch
 
 from engine.kernels import _native
 from tests.kernels.attention_case import INSTRUCTION_SETS, Case, Storage
-
-LINUX = pytest.mark.skipif(sys.platform != "linux", reason="asks Linux about threads and processors")
 
 
 @pytest.mark.parametrize(("threads", "cpus"), [(0, []), (-1, []), (2, [0]), (3, [0, 0])])
@@ -27,7 +24,6 @@ def thread_ids() -> set[str]:
     return {path.name for path in Path("/proc/self/task").iterdir()}
 
 
-@LINUX
 @pytest.mark.parametrize("threads", [1, 2, 8])
 def test_threads_begin_and_end_with_the_pool(threads: int) -> None:
     before = thread_ids()
@@ -40,7 +36,6 @@ def test_threads_begin_and_end_with_the_pool(threads: int) -> None:
         time.sleep(0.001)
 
 
-@LINUX
 def test_pinned_threads_compute_the_same() -> None:
     storage = Storage(Case(sequences=((1, 1000), (70, 0))), INSTRUCTION_SETS[0])
     expected = storage.attend()

@@ -13,6 +13,7 @@ from scheduler.types import Request
 from server.app import create_app
 from server.http.worker import Worker
 from server.schemas.responses import ChatCompletion, ChatCompletionChunk, Completion, CompletionChunk
+from server.validation import fingerprint
 from tests.server.fakes import CONTEXT, EOS, FACTS, MODEL, alphabet, encode, make_services, says
 from tests.server.sse import events, joined, whole
 
@@ -343,3 +344,11 @@ async def test_tool_calls_and_template_options_count_as_text(engine):
             async with httpx.AsyncClient(transport=transport, base_url="http://test") as http:
                 await ask(http, CHAT, **extra)
         assert worker.calls == 1, extra
+
+
+def test_the_fingerprint_changes_with_whatever_changes_tokens():
+    changed = {"model_name": "x", "dtype": "bfloat16", "kv_dtype": "int8", "device_name": "x"}
+    others = [msgspec.structs.replace(FACTS, **{field: value}) for field, value in changed.items()]
+    prints = [fingerprint(FACTS, "2"), *(fingerprint(facts, "1") for facts in [FACTS, *others])]
+    assert len(set(prints)) == len(prints)
+    assert fingerprint(msgspec.structs.replace(FACTS, load_seconds=9.0), "1") == prints[1]

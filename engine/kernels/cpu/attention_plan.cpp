@@ -9,11 +9,11 @@ namespace tandem {
 
 namespace {
 
-constexpr int kPieceTokens = 256;    // a longer row is cut there, so that threads can share it
-constexpr int kUnitsPerThread = 4;   // wanted, so that the last ones end together
-constexpr int64_t kAppendRows = 128;  // for each thread; fewer are not worth waking it
+constexpr int kPieceTokens = 256;       // a longer row is cut there, so that threads can share it
+constexpr int kUnitsPerThread = 4;      // wanted, so that the last ones end together
+constexpr int64_t kAppendRows = 128;    // for each thread; fewer are not worth waking it
 constexpr int64_t kSmall = 192 * 1024;  // bytes of KV, about fifteen microseconds of one thread
-constexpr int kPrefillCost = 8;      // lanes that cost about as much as a key of a decode unit
+constexpr int kPrefillCost = 8;         // lanes that cost about as much as a key of a decode unit
 
 }  // namespace
 
@@ -300,8 +300,8 @@ DecodeSpan AttentionPlan::decode_span(const Call& call, const Unit& unit, int th
                                 ? context_->partial(thread)
                                 : call.schedule.partials.data() + partials_of(unit.piece, unit.kv_head);
     return {layout.pages_of(call.layer, unit.kv_head), page_ids_.data() + unit.table, unit.first, unit.last,
-            layout.tile_tokens(), unit.kv_heads, layout.group(), call.queries + element(unit.row, unit.kv_head) * size_of(layout.io),
-            layout.io, layout.scale, layout.softcap, context_->queries(thread), partials};
+            layout.tile_tokens(), unit.kv_heads, layout.group(),
+            call.queries + element(unit.row, unit.kv_head) * size_of(layout.io), layout.io, layout.scale, layout.softcap, context_->queries(thread), partials};
 }
 
 void AttentionPlan::prefill(const Call& call, const Unit& unit, int thread) const {

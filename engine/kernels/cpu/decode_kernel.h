@@ -83,22 +83,6 @@ private:
     int page_ = 0, end_page_ = 0, count_ = 0, turn_ = 0;
 };
 
-// In place: from the vectors of a chunk to its parts, and back.
-template <int Parts>
-inline void separate_parts(Vec (&in)[Parts], Vec (&spare)[Parts]) {
-    for (int round = Parts; round > 1; round /= 2) {
-        for (int v = 0; v < Parts; v += 2) separate(in[v], in[v + 1], &spare[v / 2], &spare[(v + Parts) / 2]);
-        for (int v = 0; v < Parts; ++v) in[v] = spare[v];
-    }
-}
-template <int Parts>
-inline void join_parts(Vec (&in)[Parts], Vec (&spare)[Parts]) {
-    for (int round = Parts; round > 1; round /= 2) {
-        for (int v = 0; v < Parts; v += 2) interleave(in[v / 2], in[(v + Parts) / 2], &spare[v], &spare[v + 1]);
-        for (int v = 0; v < Parts; ++v) in[v] = spare[v];
-    }
-}
-
 // Products with float queries, arranged like the parts of stored keys.
 template <class KV>
 struct FloatDot {

@@ -1,5 +1,6 @@
 // The kernels of one instruction set, included once by each of them inside its namespace and target.
 #include "vector_math.h"
+#include "stored.h"
 #include "convert_kernel.h"
 #include "decode_kernel.h"
 #include "prefill_kernel.h"

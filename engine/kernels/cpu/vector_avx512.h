@@ -64,6 +64,7 @@ inline Vec count_from(float first) {
 }
 inline void prefetch(const char* p) { _mm_prefetch(p, _MM_HINT_T1); }
 
+#define TANDEM_WORDS  // for stored.h
 using Words = __m512i;
 inline Words load_words(const char* p, int left) {
     return left >= W ? _mm512_loadu_si512(p) : _mm512_maskz_loadu_epi32(__mmask16((1u << left) - 1u), p);
@@ -84,35 +85,3 @@ inline void separate(Vec low, Vec high, Vec* even, Vec* odd) {
     *even = _mm512_permutex2var_ps(low, first, high);
     *odd = _mm512_permutex2var_ps(low, _mm512_add_epi32(first, _mm512_set1_epi32(1)), high);
 }
-
-// A stored vector: 32-bit words, whose parts are taken out in place. Part b of a vector holds elements b, b + parts,
-// b + 2 * parts ... of its chunk, so that no element crosses a lane. Values are in units of `unit`.
-template <class KV>
-struct Stored {
-    using Raw = Vec;
-    static constexpr int parts = 1;
-    static constexpr float unit = 1.0f;
-    static Raw load_raw(const char* p, int) { return load(reinterpret_cast<const KV*>(p)); }
-    static Vec part(Raw raw, int) { return raw; }
-};
-template <>
-struct Stored<bfloat16> {
-    using Raw = Words;
-    static constexpr int parts = 2;
-    static constexpr float unit = 1.0f;
-    static Raw load_raw(const char* p, int left) { return load_words(p, left / parts); }
-    static Vec part(Raw raw, int b) {
-        return b == 0 ? as_floats(shift_left(raw, 16)) : as_floats(keep(raw, 0xffff0000u));
-    }
-};
-template <>
-struct Stored<int8_t> {
-    using Raw = Words;
-    static constexpr int parts = 4;
-    static constexpr float unit = 0x1p-24f;
-    static Raw load_raw(const char* p, int left) { return load_words(p, left / parts); }
-    static Vec part(Raw raw, int b) {
-        const Raw top = b == 3 ? raw : shift_left(raw, 24 - 8 * b);
-        return to_floats(b == 0 ? top : keep(top, 0xff000000u));
-    }
-};

@@ -40,15 +40,3 @@ inline Vec count_from(float first) {
     return vld1q_f32(counted);
 }
 inline void prefetch(const char* p) { __builtin_prefetch(p); }
-
-// A stored vector's elements, in their order.
-template <class KV>
-struct Stored {
-    using Raw = Vec;
-    static constexpr int parts = 1;
-    static constexpr float unit = 1.0f;
-    static Raw load_raw(const char* p, int) { return load(reinterpret_cast<const KV*>(p)); }
-    static Vec part(Raw raw, int) { return raw; }
-};
-inline void interleave(Vec, Vec, Vec*, Vec*) {}
-inline void separate(Vec, Vec, Vec*, Vec*) {}
