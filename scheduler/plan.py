@@ -70,8 +70,8 @@ class HostRow(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     page_table: tuple[int, ...]
     """Host pages covering ``position``, and the position after it if ``continues``."""
     wave: int | None
-    """Rows of one wave go through the layers together. Taken notice of when a row begins a token: None, and it
-    does not begin."""
+    """Rows of one wave go through the layers together. Looked at when a row begins a token; with None it does
+    not begin."""
     sample: SampleSpec
     """For the token after ``token_id``: at most one is sampled in an iteration."""
     continues: bool
