@@ -1,107 +1,108 @@
-"""How well native attention on one core hides behind a matrix product on another.
+"""What overlapping gains: tokens a second of every way to use the CPU beside a small-memory accelerator.
 
-python -m benchmarks.overlap
+python -m benchmarks.overlap [--rounds N] [--seconds N] [--contexts 257,4001]
 
-Both are made to take about as long. Attention is handed to the driver, a whole iteration's layers in one
-call; the matrix products run meanwhile in the calling thread, which never waits for it.
+The accelerator is emulated and paced (benchmarks/emulation.py): 30 layers of about 1 ms, device pages for 4
+of 32 sequences. 32 clients ask again as soon as they are answered. The ways are measured in turns within one
+run; medians over the rounds.
 """
 
 from __future__ import annotations
 
+import argparse
 import sys
-import time
-from collections.abc import Callable
 from statistics import median
 
-import numpy as np
-import torch
+from benchmarks.emulation import PAGE_SIZE, Emulation, Load, Seen
+from benchmarks.machine import LoadMeter, as_in_the_engine, description
+from scheduler.learning_planner import LearningPlanner
+from scheduler.overlap_planner import PlanLimits
+from scheduler.plan import PlanMode
 
-from benchmarks.attention import Case, filled, quietly
-from benchmarks.machine import as_in_the_engine, description
-from engine.attention.native import NativeAttention
-from engine.kernels import _native
-from engine.kernels.loader import load_kernels
-
-ROUNDS = 15
-LAYERS = 16
-CASES = (Case("GQA 4", 1024, torch.bfloat16, 8), Case("GQA 3", 512, torch.bfloat16, 16))
+CLIENTS = 32
+ON_DEVICE = 4
+OUTPUTS = (128, 384, 256)
+GROWTH_PAGES = 8
+"""Beside its prompt's, for each sequence on the device."""
+WAYS: tuple[PlanMode | None, ...] = (
+    PlanMode.ACCELERATOR_ONLY,
+    PlanMode.ASYMMETRIC_PIPELINE,
+    PlanMode.ASYNC_OVERLAP,
+    PlanMode.CATCH_UP,
+    None,
+)
+HOST_SEQUENCES = {"large": 40, "small": 12}
+"""How many of the longest ones the host's pages hold."""
 
 
 def main() -> int:
-    """Measure each case alone and together, in turns."""
+    """Measure and print one table for each context and size of host memory."""
     as_in_the_engine("benchmarks.overlap")
+    arguments = _arguments()
     print(f"Machine: {description('torch')}\nRepeat: python -m benchmarks.overlap\n")
-    torch.set_num_threads(1)
-    print(
-        "| attention | alone, ms | product alone, ms | together, ms | together / longer alone | others' CPU |"
-    )
-    print("|---|---|---|---|---|---|")
-    for case in CASES:
-        print(measure(case), flush=True)
+    for context in arguments.contexts:
+        for size, sequences in HOST_SEQUENCES.items():
+            _measure(context, size, sequences, arguments)
     return 0
 
 
-def measure(case: Case) -> str:
-    """One row of the table: medians of rounds in which all three are measured."""
-    kernels = load_kernels("auto", 1)
-    if kernels is None:
-        raise SystemExit("there are no native kernels")
-    config = case.config
-    storage = filled(case, config)
-    attention = NativeAttention(config, storage, case.io, kernels)
-    attention.plan(case.batch())
-    queries = torch.randn(LAYERS, case.rows, config.num_heads, config.head_dim).to(case.io)
-    outputs = torch.empty_like(queries)
-    done = np.zeros(LAYERS, dtype=np.uint32)
-    driver = _native.AttentionDriver(20)
-
-    def start() -> int:
-        return driver.submit(
-            attention.native_plan, first_layer=0, layers=LAYERS, kv=0, kv_stride=0,
-            queries=queries.data_ptr(), outputs=outputs.data_ptr(),
-            stride=queries.stride(0) * queries.itemsize,
-            gates=0, gate_value=0, done=done.ctypes.data, done_value=1, event_fd=-1,
-        )  # fmt: skip
-
-    def attend() -> None:
-        driver.wait(start() + LAYERS - 1, -1)
-
-    multiply = product_as_long_as(seconds(attend))
-
-    def together() -> None:
-        last = start() + LAYERS - 1
-        multiply()
-        driver.wait(last, -1)
-
-    rounds, others = quietly(
-        lambda: [(seconds(attend), seconds(multiply), seconds(together)) for _ in range(ROUNDS)]
+def _measure(context: int, size: str, sequences: int, arguments: argparse.Namespace) -> None:
+    prompt_pages = context // PAGE_SIZE + 1
+    longest = -(-(context + max(OUTPUTS)) // PAGE_SIZE)
+    emulation = Emulation(
+        device_pages=ON_DEVICE * (prompt_pages + GROWTH_PAGES),
+        host_pages=sequences * longest,
+        slower=arguments.slower,
     )
-    alone, product, both = (median(times) * 1e3 for times in zip(*rounds, strict=True))
-    ratio = median(t / max(a, m) for a, m, t in rounds)
-    return (
-        f"| {case.shape}, {case.rows} rows of {case.context} | {alone:.2f} | {product:.2f} | {both:.2f} | "
-        f"{ratio:.2f} | {others:.0%} |"
+    load = Load(CLIENTS, context, OUTPUTS)
+    planners = {
+        way: LearningPlanner(emulation.costs, PlanLimits(tpot=None, host_tpot=None, mode=way)) for way in WAYS
+    }
+    seen: dict[PlanMode | None, list[tuple[Seen, float]]] = {way: [] for way in WAYS}
+    for _round in range(arguments.rounds):
+        for way in WAYS:
+            meter = LoadMeter()
+            on_host = way is not PlanMode.ACCELERATOR_ONLY
+            run = emulation.run(load, planners[way], on_host, arguments.seconds / 3, arguments.seconds)
+            seen[way].append((run, meter.read().others))
+    emulation.close()
+    print(f"context {context}, host memory {size} ({sequences} sequences)\n")
+    print("| way | tokens/s | / accelerator-only | idle | waiting | prediction off by | others' CPU |")
+    print("|---|---|---|---|---|---|---|")
+    base = median(run.rate for run, _others in seen[PlanMode.ACCELERATOR_ONLY])
+    for way, runs in seen.items():
+        print(_row(way, [run for run, _others in runs], max(others for _run, others in runs), base))
+    print(f"\nThe planner's choices: {_choices([run for run, _others in seen[None]])}\n", flush=True)
+
+
+def _row(way: PlanMode | None, runs: list[Seen], others: float, base: float) -> str:
+    rate = median(run.rate for run in runs)
+    idle = median(run.idle / run.in_iterations for run in runs)
+    waited = median(run.waited / run.in_iterations for run in runs)
+    errors = [error for run in runs for error in run.errors]
+    off = f"{median(errors):.1%}" if errors else ""
+    name = "the planner's choice" if way is None else way.value
+    return f"| {name} | {rate:.0f} | {rate / base:.2f} | {idle:.1%} | {waited:.2%} | {off} | {others:.0%} |"
+
+
+def _choices(runs: list[Seen]) -> str:
+    total: dict[str, int] = {}
+    for run in runs:
+        for plan, count in run.plans.items():
+            total[plan] = total.get(plan, 0) + count
+    most = sorted(total.items(), key=lambda item: -item[1])
+    return ", ".join(f"{plan} waves {count} times" for plan, count in most)
+
+
+def _arguments() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--seconds", type=float, default=6.0, help="that are watched, after a third of it")
+    parser.add_argument(
+        "--contexts", type=lambda text: [int(part) for part in text.split(",")], default=[257, 4001]
     )
-
-
-def product_as_long_as(wanted: float) -> Callable[[], None]:
-    """As many products of a decode step's size as take ``wanted`` seconds."""
-    rows, weights = torch.randn(16, 1024), torch.randn(1024, 1024)
-    once = median(seconds(lambda: rows @ weights) for _ in range(200))
-    count = max(1, round(wanted / once))
-
-    def multiply() -> None:
-        for _ in range(count):
-            torch.mm(rows, weights)
-
-    return multiply
-
-
-def seconds(call: Callable[[], object]) -> float:
-    """That one call takes."""
-    began = time.perf_counter()
-    call()
-    return time.perf_counter() - began
+    parser.add_argument("--slower", type=int, default=1, help="compute the CPU's attention so often")
+    return parser.parse_args()
 
 
 if __name__ == "__main__":

@@ -23,6 +23,16 @@ ENVIRONMENT_PREFIX = "TANDEM_"
 CONFIG_VARIABLE = "TANDEM_CONFIG"
 """Names the YAML file where ``--config`` doesn't."""
 
+ACCELERATOR_OPTIONS = (
+    "device_kv_pages",
+    "emulate_profile",
+    "profile",
+    "plan_mode",
+    "tpot_limit",
+    "host_tpot_limit",
+)
+"""Mean nothing without one."""
+
 _BOOLEAN_WORDS = MappingProxyType({"yes": True, "on": True, "no": False, "off": False})
 
 
@@ -101,7 +111,9 @@ def load_settings(
     for key, text_or_switch in flags.items():
         origins[key] = _flag_origin(known[key], text_or_switch)
         values[key] = _convert(known[key], text_or_switch, origins[key], strict=False)
-    return LoadedSettings(msgspec.convert(values, Settings), MappingProxyType(origins))
+    settings = msgspec.convert(values, Settings)
+    _refuse_what_has_no_effect(settings, origins)
+    return LoadedSettings(settings, MappingProxyType(origins))
 
 
 def describe(loaded: LoadedSettings) -> str:
@@ -117,6 +129,18 @@ def nearest(word: str, known: Iterable[str]) -> str:
     """``; did you mean X?`` for the known word most like ``word``, empty if none is like it."""
     matches = difflib.get_close_matches(word, known, n=1, cutoff=0.5)
     return f"; did you mean {matches[0]}?" if matches else ""
+
+
+def _refuse_what_has_no_effect(settings: Settings, origins: Mapping[str, str]) -> None:
+    """Options of an accelerator that is not there."""
+    if settings.device != "cpu":
+        return
+    given = {name: getattr(settings, name) for name in ACCELERATOR_OPTIONS}
+    for name, value in given.items():
+        if value is not None and value != "auto":
+            raise SettingsError(
+                f"{origins[name]}: there is no accelerator to plan for; add --device emulated"
+            )
 
 
 def _flag_origin(option: Option, value: str | bool) -> str:

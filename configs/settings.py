@@ -73,6 +73,43 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
         Meta(description="Instruction set of the native kernels; auto is the fastest, torch does without"),
     ] = "auto"
 
+    # -- accelerator
+    device: Annotated[
+        Literal["cpu", "emulated"],
+        Meta(
+            description="Where layers are computed; emulated is an accelerator with a memory of its own, "
+            "played by the CPU"
+        ),
+    ] = "cpu"
+    device_kv_pages: Annotated[
+        Count | None, Meta(description="KV pages on the accelerator; default: a quarter of those of the host")
+    ] = None
+    emulate_profile: Annotated[
+        Text | None, Meta(description="JSON profile whose times the emulated accelerator takes")
+    ] = None
+    profile: Annotated[
+        Text | None,
+        Meta(
+            description="JSON profile, from `tandem profile`, that plans are made with; "
+            "default: that of --emulate-profile, else a short measurement at the start"
+        ),
+    ] = None
+    plan_mode: Annotated[
+        Literal["auto", "accelerator-only", "asymmetric-pipeline", "async-overlap", "catch-up"],
+        Meta(
+            description="How sequences in host memory decode beside the accelerator; auto predicts all "
+            "ways and takes the fastest"
+        ),
+    ] = "auto"
+    tpot_limit: Annotated[
+        Positive | None,
+        Meta(description="Seconds between two tokens of a sequence on the accelerator that plans keep to"),
+    ] = None
+    host_tpot_limit: Annotated[
+        Positive | None,
+        Meta(description="Seconds between two tokens of a sequence in host memory that plans keep to"),
+    ] = None
+
     # -- HTTP
     host: Annotated[Text, Meta(description="Address to listen on")] = "127.0.0.1"
     port: Annotated[int, Meta(ge=0, le=65535, description="Port to listen on; 0 takes a free one")] = 8000

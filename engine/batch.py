@@ -11,7 +11,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from scheduler.plan import IterationPlan, ScheduledSequence
+from scheduler.plan import ScheduledSequence
 
 Indices = NDArray[np.int64]
 
@@ -72,7 +72,7 @@ class Batch:
     """int64, [rows]."""
     sequences: Sequences
     sample_rows: Tensor
-    """int64: rows whose logits are sampled from, in the plan's order."""
+    """int64: rows whose logits are sampled from, in the order the sequences were given in."""
 
     @property
     def decodes(self) -> DecodeRows:
@@ -111,17 +111,18 @@ class Batch:
         return torch.from_numpy(last_pages[(filled > 0) & (filled <= each.rows)])
 
 
-def make_batch(plan: IterationPlan, page_size: int) -> Batch:
-    """Lay out a plan's tokens.
+def make_batch(sequences: Iterable[ScheduledSequence], page_size: int) -> Batch:
+    """Lay out the tokens of sequences whose pages are in one tier.
 
     Raises:
         ValueError: a sequence has no tokens or too few pages for them.
     """
-    for sequence in plan.sequences:
+    sequences = tuple(sequences)
+    for sequence in sequences:
         _check(sequence, page_size)
-    decodes = [sequence for sequence in plan.sequences if len(sequence.token_ids) == 1]
+    decodes = [sequence for sequence in sequences if len(sequence.token_ids) == 1]
     decodes.sort(key=lambda sequence: sequence.start // page_size, reverse=True)
-    ordered = [*decodes, *(sequence for sequence in plan.sequences if len(sequence.token_ids) > 1)]
+    ordered = [*decodes, *(sequence for sequence in sequences if len(sequence.token_ids) > 1)]
 
     starts = _integers(sequence.start for sequence in ordered)
     counts = _integers(len(sequence.token_ids) for sequence in ordered)
@@ -134,7 +135,7 @@ def make_batch(plan: IterationPlan, page_size: int) -> Batch:
     page_ids = _integers(chain.from_iterable(tables))
 
     last_rows = dict(zip((each.sequence_id for each in ordered), first_rows[1:] - 1, strict=True))
-    sampled = _integers(last_rows[each.sequence_id] for each in plan.sequences if each.sample is not None)
+    sampled = _integers(last_rows[each.sequence_id] for each in sequences if each.sample is not None)
     return Batch(
         token_ids=torch.from_numpy(_integers(chain.from_iterable(each.token_ids for each in ordered))),
         positions=torch.from_numpy(positions),

@@ -7,13 +7,15 @@ import os
 import platform
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
+from typing import NamedTuple
 
 import msgspec
 import torch
 
 from engine.attention.choice import host_attention
+from engine.hybrid.loading import device_pages, load_hybrid
 from engine.kernels.loader import Kernels, load_kernels
 from engine.kv_storage import KVStorage, page_bytes
 from engine.memory import GIB, free_host_bytes, kv_pages
@@ -21,13 +23,18 @@ from engine.model_error import ModelError
 from engine.model_loader import compute_dtype, load_model
 from engine.model_runner import ModelRunner
 from engine.models.config import ModelConfig
+from engine.models.decoder import DecoderModel
 from engine.models.registry import parameters
 from engine.torch_executor import TorchExecutor
 from engine.weights.check import open_checkpoint
 from engine.weights.source import ModelSource
+from scheduler.cost_model import CostModel
+from scheduler.executor import Executor
+from scheduler.limits import Limits
 from scheduler.messages import EngineFacts, Loading, Start
-from scheduler.plan import IterationPlan, SampleSpec, ScheduledSequence
-from scheduler.scheduler import Limits
+from scheduler.plan import IterationPlan, PlanMode, SampleSpec, ScheduledSequence
+from scheduler.planner import Planner
+from scheduler.tier import Tier
 from scheduler.types import SamplingParams, SequenceId
 
 logger = logging.getLogger(__name__)
@@ -36,9 +43,18 @@ logger = logging.getLogger(__name__)
 class LoadedEngine(msgspec.Struct, frozen=True):
     """What the iteration loop is built from."""
 
-    executor: TorchExecutor
+    executor: Executor
     limits: Limits
     facts: EngineFacts
+    planner: Planner | None
+    """With an accelerator only."""
+    costs: CostModel | None
+
+
+class _Serving(NamedTuple):
+    executor: Executor
+    planner: Planner | None
+    costs: CostModel | None
 
 
 def load_engine(start: Start, report: Callable[[Loading], None]) -> LoadedEngine:
@@ -60,19 +76,24 @@ def load_engine(start: Start, report: Callable[[Loading], None]) -> LoadedEngine
     probed = start.host_kv_pages is None and start.host_kv_gib is None
     free = sys.maxsize if probed else 0
     asked_pages = kv_pages(size, start.host_kv_pages, start.host_kv_gib, free)
-    context_length(start.max_model_len, config, asked_pages * start.page_size)
+    context_length(start.max_model_len, config, decoding_pages(start, asked_pages) * start.page_size)
     model = load_model(checkpoint, dtype, lambda *counts: report(_loading(*counts)))
     pages = kv_pages(size, start.host_kv_pages, start.host_kv_gib, free_host_bytes())
-    context = context_length(start.max_model_len, config, pages * start.page_size)
+    context = context_length(start.max_model_len, config, decoding_pages(start, pages) * start.page_size)
     if context < config.context_length and start.max_model_len is None:
         logger.warning("context cut to the KV pages: %d of %d tokens", context, config.context_length)
-    storage = _allocate(config, pages, start.page_size, kv_dtype)
-    attention = host_attention(config, storage, dtype, kernels)
-    executor = TorchExecutor(ModelRunner(model, storage, attention), config.eos_token_ids)
-    _warm_up(executor, pages)
+    tiers = {Tier.HOST: _allocate(config, pages, start.page_size, kv_dtype)}
+    on_device = device_pages(start, pages)
+    if on_device:
+        tiers[Tier.DEVICE] = _allocate(config, on_device, start.page_size, kv_dtype)
+    served = _serving(start, model, tiers, kernels)
+    _warm_up(served.executor, tiers)
     limits = Limits(
-        num_pages=pages,
+        host_pages=pages,
+        device_pages=on_device,
+        host_decodes=start.plan_mode != PlanMode.ACCELERATOR_ONLY.value,
         page_size=start.page_size,
+        page_bytes=size,
         max_running=start.max_running,
         max_batch_tokens=start.max_batch_tokens,
         context_length=context,
@@ -83,19 +104,39 @@ def load_engine(start: Start, report: Callable[[Loading], None]) -> LoadedEngine
         model_name=config.name,
         family=config.family,
         dtype=str(dtype).removeprefix("torch."),
-        device_name=_device_name(kernels),
+        device_name=_device_name(start, kernels),
         vocab_size=config.vocab_size,
         context_length=context,
         eos_token_ids=config.eos_token_ids,
         page_size=start.page_size,
         host_kv_pages=pages,
-        device_kv_pages=0,
+        device_kv_pages=on_device,
         page_bytes=size,
         kv_dtype=str(kv_dtype).removeprefix("torch."),
         parameters=parameters(config),
         load_seconds=time.perf_counter() - began,
     )
-    return LoadedEngine(executor, limits, facts)
+    return LoadedEngine(served.executor, limits, facts, served.planner, served.costs)
+
+
+def _serving(
+    start: Start, model: DecoderModel, tiers: Mapping[Tier, KVStorage], kernels: Kernels | None
+) -> _Serving:
+    eos = model.config.eos_token_ids
+    if start.device != "cpu":
+        hybrid = load_hybrid(start, model, tiers, eos)
+        return _Serving(hybrid.executor, hybrid.planner, hybrid.costs)
+    host = tiers[Tier.HOST]
+    attention = host_attention(model.config, host, model.dtype, kernels)
+    return _Serving(TorchExecutor(ModelRunner(model, host, attention), eos), None, None)
+
+
+def decoding_pages(start: Start, host_pages: int) -> int:
+    """Pages of the largest tier that sequences decode in."""
+    on_device = device_pages(start, host_pages)
+    if on_device and start.plan_mode == PlanMode.ACCELERATOR_ONLY.value:
+        return on_device
+    return max(on_device, host_pages)
 
 
 def context_length(asked: int | None, config: ModelConfig, tokens_in_pages: int) -> int:
@@ -124,9 +165,11 @@ def _loading(tensors_done: int, tensors_total: int, bytes_done: int, bytes_total
     )
 
 
-def _device_name(kernels: Kernels | None) -> str:
+def _device_name(start: Start, kernels: Kernels | None) -> str:
     instructions = "torch" if kernels is None else kernels.instruction_set
-    return f"{platform.machine()} CPU, {torch.get_num_threads()} threads, {instructions} kernels"
+    threads = start.threads or len(os.sched_getaffinity(0))
+    cpu = f"{platform.machine()} CPU, {threads} threads, {instructions} kernels"
+    return cpu if start.device == "cpu" else f"{start.device} accelerator on {cpu}"
 
 
 def _allocate(config: ModelConfig, pages: int, page_size: int, dtype: torch.dtype) -> KVStorage:
@@ -137,7 +180,7 @@ def _allocate(config: ModelConfig, pages: int, page_size: int, dtype: torch.dtyp
         raise ModelError(f"no memory for {pages} KV pages ({gib:.1f} GiB)") from error
 
 
-def _warm_up(executor: TorchExecutor, pages: int) -> None:
+def _warm_up(executor: Executor, tiers: Mapping[Tier, KVStorage]) -> None:
     """Compute a few tokens, so that the first request does not pay for what libraries set up lazily."""
     sample = SampleSpec(
         params=SamplingParams(max_tokens=1, temperature=0.0, seed=0),
@@ -146,8 +189,16 @@ def _warm_up(executor: TorchExecutor, pages: int) -> None:
         prompt_length=1,
         history=None,
     )
-    sequence = ScheduledSequence(
-        sequence_id=SequenceId(0), token_ids=(0,), start=0, page_table=(pages - 1,), sample=sample
+    sequences = (
+        ScheduledSequence(
+            sequence_id=SequenceId(number),
+            token_ids=(0, 0),
+            start=0,
+            page_table=tuple(range(storage.num_pages - -(-2 // storage.page_size), storage.num_pages)),
+            sample=sample,
+            tier=tier,
+        )
+        for number, (tier, storage) in enumerate(tiers.items())
     )
-    executor.submit(IterationPlan(0, (sequence,)))
+    executor.submit(IterationPlan(0, tuple(sequences)))
     executor.collect()

@@ -44,7 +44,7 @@ def main(arguments: list[str]) -> int:
     gc.collect()
     gc.freeze()
     connection.send(loaded.facts)
-    scheduler = Scheduler(loaded.limits)
+    scheduler = Scheduler(loaded.limits, loaded.planner, loaded.costs)
     IterationLoop(scheduler, loaded.executor, MonotonicClock(), connection, connection.send).run()
     return 0
 

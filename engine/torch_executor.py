@@ -34,7 +34,7 @@ class TorchExecutor:
             raise RuntimeError("the executor is closed")
         if self._result is not None:
             raise RuntimeError(f"iteration {self._result.iteration} has not been collected")
-        logits = self._runner.run(make_batch(plan, self._runner.storage.page_size))
+        logits = self._runner.run(make_batch(plan.sequences, self._runner.storage.page_size))
         sampling = [each for each in plan.sequences if each.sample is not None]
         specs = [each.sample for each in sampling if each.sample is not None]
         sampled = sample(logits, specs, self._eos_token_ids)

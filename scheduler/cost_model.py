@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Protocol
 
-from scheduler.work import Work
+from scheduler.work import Stage, Work
+
+_OVER_ROWS = frozenset((Stage.DENSE, Stage.ENTRY, Stage.EXIT, Stage.HEAD))
+_COPIES = frozenset((Stage.DOWNLOAD, Stage.UPLOAD))
 
 
 class CostModel(Protocol):
-    """All results in seconds; all of them grow, or stay, as their arguments grow."""
+    """All results in seconds; all of them grow, or stay, as their arguments grow. Nothing takes no time."""
 
     layers: int
     page_bytes: int
@@ -53,4 +57,10 @@ class CostModel(Protocol):
         """``size`` bytes to the accelerator, latency included."""
 
     def seconds(self, work: Work) -> float:
-        """Whichever of these ``work`` is."""
+        """Whichever of these ``work`` is: stages and methods have the same names."""
+        seconds: Callable[..., float] = getattr(self, work.stage)
+        if work.stage in _OVER_ROWS:
+            return seconds(work.rows)
+        if work.stage in _COPIES:
+            return seconds(work.bytes)
+        return seconds(work.rows, work.tokens)

@@ -66,6 +66,7 @@ class IterationLoop:
             self._announce(self._take_in(wait=True), None, 0.0)
             return
         self._executor.submit(plan)
+        self._scheduler.think()
         result = self._executor.collect()
         ended = self._take_in(wait=False)
         outputs = self._scheduler.commit(plan, result)

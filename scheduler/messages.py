@@ -10,6 +10,7 @@ from typing import Literal
 
 import msgspec
 
+from scheduler.plan import Overlap, Timing
 from scheduler.types import ChoiceOutput, Request, RequestId
 
 
@@ -36,6 +37,13 @@ class Start(msgspec.Struct, frozen=True, kw_only=True, tag="start"):
     prefix_caching: bool
     threads: int | None
     cpu_kernels: Literal["auto", "torch", "scalar", "avx2", "avx512", "avx512_bf16", "neon"]
+    device: Literal["cpu", "emulated"]
+    device_kv_pages: int | None
+    emulate_profile: str | None
+    profile: str | None
+    plan_mode: Literal["auto", "accelerator-only", "asymmetric-pipeline", "async-overlap", "catch-up"]
+    tpot_limit: float | None
+    host_tpot_limit: float | None
     log_level: Literal["debug", "info", "warning", "error"]
 
 
@@ -100,9 +108,23 @@ class SchedulerStats(msgspec.Struct, frozen=True, kw_only=True):
     sequences_running: int
     sequences_waiting: int
     sequences_prefilling: int
+    sequences_device: int
+    """Running ones, by where their pages are."""
+    sequences_host: int
+    host_rows: int
+    """Of the last plan."""
     host_pages_used: int
     host_pages_cached: int
+    device_pages_used: int
+    device_pages_cached: int
     preemptions_total: int
+    """Sequences whose pages were taken, to be computed again."""
+    migrations_in_total: int
+    """Moves to the device that began."""
+    migrations_out_total: int
+    """Moves to the host that began."""
+    migration_bytes_in_total: int
+    migration_bytes_out_total: int
     prefix_queries_total: int
     """Prompt tokens looked up in the prefix index."""
     prefix_hits_total: int
@@ -112,6 +134,10 @@ class SchedulerStats(msgspec.Struct, frozen=True, kw_only=True):
     decode_tokens: int
     """Sequences that decoded in this iteration."""
     iteration_seconds: float
+    plan: Overlap | None
+    """How host rows were planned to advance; None if nothing was computed."""
+    timing: Timing | None
+    """What an executor with an accelerator measured."""
 
 
 class IterationOutput(msgspec.Struct, frozen=True, tag="iteration"):

@@ -167,7 +167,8 @@ class Timing(msgspec.Struct, frozen=True, gc=False):
     accelerator_idle: float
     """Compute stream without work, within the iteration."""
     waited_for_host: float
-    """The part of that in which an operation stood waiting for a result of the CPU. 0 by construction."""
+    """The part of that in which an operation stood waiting for an event: the copy of a result that the CPU
+    had ready. For the CPU itself nothing on the accelerator can wait."""
     host_idle: float
     """Host attention without work while there were host rows."""
     passes: int = 0

@@ -5,54 +5,62 @@
 
 from __future__ import annotations
 
-import bisect
+from collections.abc import Iterator
 
-import msgspec
-
+from scheduler.admission import Admission
+from scheduler.cost_model import CostModel
+from scheduler.foresight import Foresight
+from scheduler.limits import Limits
 from scheduler.messages import SchedulerStats
-from scheduler.plan import IterationPlan, IterationResult, SampledToken, ScheduledSequence
+from scheduler.plan import (
+    HostRow,
+    IterationPlan,
+    IterationResult,
+    Overlap,
+    SampledToken,
+    ScheduledSequence,
+    Timing,
+)
+from scheduler.planner import Planner, RidingPlanner
+from scheduler.residents import Residents
+from scheduler.room import Room
 from scheduler.sequence import Sequence
-from scheduler.sequence_pages import SequencePages
+from scheduler.statistics import scheduler_stats
+from scheduler.tier import Tier
 from scheduler.types import ChoiceOutput, FinishReason, Request, RequestId, SequenceId
-from scheduler.waiting_queue import WaitingQueue
 
-
-class Limits(msgspec.Struct, frozen=True, kw_only=True):
-    """What the scheduler may hand out."""
-
-    num_pages: int
-    page_size: int
-    """Tokens in a page."""
-    max_running: int
-    """Sequences that hold pages at once."""
-    max_batch_tokens: int
-    """Tokens computed in one iteration."""
-    context_length: int
-    """Tokens one sequence may hold; its pages must fit the pool, so that any one can finish."""
-    eos_token_ids: tuple[int, ...] = ()
-    prefix_caching: bool = True
-    """Share prefix pages between requests; the choices of one request always share."""
+__all__ = ["Limits", "Scheduler"]
 
 
 class Scheduler:
-    """First come, first served within a priority; preemption by recomputation, last come first."""
+    """First come, first served within a priority, for a place as for room on the device."""
 
-    def __init__(self, limits: Limits) -> None:
-        if limits.context_length > limits.num_pages * limits.page_size:
-            raise ValueError("the pages can't hold one sequence of the context length")
-        if min(limits.max_running, limits.max_batch_tokens) < 1:
-            raise ValueError("max_running and max_batch_tokens must be at least 1")
+    def __init__(
+        self, limits: Limits, planner: Planner | None = None, costs: CostModel | None = None
+    ) -> None:
+        """Without a planner host rows ride in one wave; without costs copying beats computing again.
+
+        Raises:
+            ValueError: the limits leave a sequence no way to finish.
+        """
+        limits.check()
         self._limits = limits
         self._eos = frozenset(limits.eos_token_ids)
-        self._pages = SequencePages(limits.num_pages, limits.page_size)
-        self._waiting = WaitingQueue()
-        self._running: list[Sequence] = []
+        self._residents = Residents(limits)
+        self._room = Room(limits, self._residents, costs)
+        self._admission = Admission(limits, self._residents)
+        self._foresight = Foresight(limits, self._residents, self._admission, planner or RidingPlanner())
         self._requests: dict[RequestId, dict[int, Sequence]] = {}
         self._next_sequence = 0
         self._next_arrival = 0
-        self._in_flight: dict[SequenceId, Sequence] = {}
         self._iterations = 0
-        self._preemptions = 0
+        self._plan: IterationPlan | None = None
+        """Submitted, not committed."""
+        self._planned: dict[SequenceId, Sequence] = {}
+        """Whom it has something to compute for."""
+        self._timing: Timing | None = None
+        self._host_tokens = 0
+        """Sampled for host rows in the last iteration."""
         self._prefix_queries = 0
         self._prefix_hits = 0
 
@@ -73,7 +81,7 @@ class Scheduler:
         first.followers = others
         self._next_arrival += 1
         self._requests[request.request_id] = {sequence.index: sequence for sequence in (first, *others)}
-        self._waiting.add(first)
+        self._residents.waiting.add(first)
 
     def abort(self, request_id: RequestId, index: int | None = None) -> tuple[ChoiceOutput, ...]:
         """End a request, or one choice of it; unknown ones are ignored.
@@ -101,105 +109,165 @@ class Scheduler:
         """The next iteration's plan, or None if there is nothing to compute.
 
         Decoding sequences come first, then prompts by precedence, then new admissions, so that a
-        long prompt never holds up those who are already talking.
+        long prompt never holds up those who are already talking. The plan is empty where only drops or
+        moves are under way, for the executor to report them.
         """
-        if self._in_flight:
+        if self._plan is not None:
             raise RuntimeError("the previous plan has not been committed")
-        preempted = self._make_room()
-        budget = self._limits.max_batch_tokens
-        chosen: list[tuple[Sequence, int]] = []
-        for sequence in sorted(self._running, key=lambda sequence: sequence.remaining > 1):
-            if budget == 0:
-                break
-            chosen.append((sequence, min(sequence.remaining, budget)))
-            budget -= chosen[-1][1]
-        while budget > 0 and not preempted and (admitted := self._admit()) is not None:
-            chosen.append((admitted, min(admitted.remaining, budget)))
-            budget -= chosen[-1][1]
-        if not chosen:
+        residents = self._residents
+        enough = self._room.make(self._iterations) or not self._can_go_on()
+        if enough:
+            self._admission.swap_in(self._iterations)
+        overlap = self._foresight.choose(any(self._host_rows()))
+        batch = self._main_batch(overlap.prefill_tokens, admit=enough)
+        rows = list(self._host_rows())
+        if not batch and not rows and not residents.under_way:
             return None
+        overlap = self._foresight.confirm(bool(rows), bool(batch))
         self._iterations += 1
-        for sequence, _count in chosen:
+        self._plan = IterationPlan(
+            iteration=self._iterations,
+            sequences=tuple(self._scheduled(*pair) for pair in batch),
+            host_rows=self._row_entries(rows, overlap),
+            migrations=residents.take_migrations(),
+            overlap=overlap,
+        )
+        self._foresight.planned(self._plan)
+        self._planned = {sequence.id: sequence for sequence, _count in batch}
+        for sequence in self._planned.values():
             sequence.in_flight = True
-            self._in_flight[sequence.id] = sequence
-        return IterationPlan(self._iterations, tuple(self._scheduled(*pair) for pair in chosen))
+        for row in rows:
+            row.listed = True
+            self._planned[row.id] = row
+        return self._plan
+
+    def think(self) -> None:
+        """While the plan is being computed, let the planner choose for the next one."""
+        if self._plan is not None and self._limits.has_device:
+            self._foresight.think(self._plan)
 
     def commit(self, plan: IterationPlan, result: IterationResult) -> tuple[ChoiceOutput, ...]:
         """Take in what the executor computed for ``plan``; the outputs are for the server."""
+        planned, self._planned, self._plan = self._planned, {}, None
         sampled = {token.sequence_id: token for token in result.tokens}
         outputs: list[ChoiceOutput] = []
         for scheduled in plan.sequences:
-            sequence = self._in_flight.pop(scheduled.sequence_id)
+            sequence = planned[scheduled.sequence_id]
             sequence.in_flight = False
             if sequence.aborted:
                 outputs.append(self._end(sequence, FinishReason.ABORT))
-                continue
-            token = sampled.get(sequence.id)
-            if token is not None and token.error:
-                outputs.append(self._fail(sequence, token.error))
-                continue
-            sequence.computed += len(scheduled.token_ids)
-            self._pages.index_computed(sequence)
-            if token is not None:
-                outputs.append(self._append(sequence, token))
+            else:
+                outputs += self._advance(sequence, len(scheduled.token_ids), sampled.get(sequence.id))
+        self._host_tokens = 0
+        for row in plan.host_rows:
+            sequence, token = planned[row.sequence_id], sampled.get(row.sequence_id)
+            if token is not None and not sequence.away:  # an aborted row's token is nobody's
+                self._host_tokens += 1
+                outputs += self._advance(sequence, 1, token)
+        for sequence_id in result.dropped:
+            self._residents.dropped(sequence_id)
+        for sequence_id in result.migrated:
+            self._residents.migrated(sequence_id)
+        self._timing = result.timing
+        self._foresight.learn(plan, result)
         return tuple(outputs)
 
     def stats(self, plan: IterationPlan | None, seconds: float) -> SchedulerStats:
-        """The state now, and what ``plan``, which took ``seconds``, computed."""
-        scheduled = plan.sequences if plan is not None else ()
-        decoding = sum(one.sample is not None and one.sample.output_length > 0 for one in scheduled)
-        return SchedulerStats(
-            sequences_running=len(self._running),
-            sequences_waiting=len(self._waiting),
-            sequences_prefilling=sum(sequence.remaining > 1 for sequence in self._running),
-            host_pages_used=self._pages.pool.held,
-            host_pages_cached=self._pages.pool.cached,
-            preemptions_total=self._preemptions,
-            prefix_queries_total=self._prefix_queries,
-            prefix_hits_total=self._prefix_hits,
-            prefill_tokens=sum(len(one.token_ids) for one in scheduled) - decoding,
-            decode_tokens=decoding,
-            iteration_seconds=seconds,
+        """The state now, and what ``plan``, the last one, which took ``seconds``, computed."""
+        return scheduler_stats(
+            self._residents,
+            self._limits,
+            plan,
+            seconds=seconds,
+            host_tokens=self._host_tokens,
+            timing=self._timing,
+            prefix=(self._prefix_queries, self._prefix_hits),
         )
 
-    # -- pages
+    # -- what a plan is made of
 
-    def _make_room(self) -> bool:
-        """Grow every running sequence to its known tokens, preempting from the last to come."""
-        preempted = False
-        position = 0
-        while position < len(self._running):
-            if self._pages.grow(self._running[position]):
-                position += 1
-            else:
-                self._preempt(self._running[-1])
-                preempted = True
-        return preempted
+    def _main_batch(self, prefill_tokens: int | None, admit: bool) -> list[tuple[Sequence, int]]:
+        """Who is computed in one batch, and how many tokens of each."""
+        budget = self._limits.max_batch_tokens
+        batch: list[tuple[Sequence, int]] = []
+        prompts: list[Sequence] = []
+        for sequence in self._residents.running:
+            if not self._takes_part(sequence) or self._residents.is_host_row(sequence):
+                continue
+            if sequence.remaining > 1:
+                prompts.append(sequence)
+            elif budget > 0:
+                batch.append((sequence, 1))
+                budget -= 1
+        if prefill_tokens is not None:
+            budget = min(budget, prefill_tokens)
+        for sequence in prompts:
+            if budget == 0:
+                break
+            batch.append((sequence, min(sequence.remaining, budget)))
+            budget -= batch[-1][1]
+        while admit and budget > 0 and (admitted := self._admit()) is not None:
+            if not admitted.away and not self._residents.is_host_row(admitted):
+                batch.append((admitted, min(admitted.remaining, budget)))
+                budget -= batch[-1][1]
+        return batch
 
-    def _preempt(self, sequence: Sequence) -> None:
-        self._running.remove(sequence)
-        self._pages.release(sequence)
-        self._waiting.add(sequence)
-        self._preemptions += 1
+    def _takes_part(self, sequence: Sequence) -> bool:
+        """Whether there is something to compute for a running sequence now, and a page for it."""
+        tiers = self._residents.tiers
+        return (
+            not sequence.away
+            and self._limits.decodes_in(sequence.tier)
+            and tiers.of(sequence).covers(sequence)
+        )
+
+    def _can_go_on(self) -> bool:
+        """Whether anything will happen if nobody is admitted."""
+        return self._residents.under_way or any(map(self._takes_part, self._residents.running))
+
+    def _host_rows(self) -> Iterator[Sequence]:
+        residents = self._residents
+        return (one for one in residents.running if residents.is_host_row(one) and self._takes_part(one))
 
     def _admit(self) -> Sequence | None:
-        """Move the first waiting sequence to the running ones, if it fits.
-
-        A page of headroom for each running sequence keeps a newcomer from being preempted by the
-        very next token of an older one.
-        """
-        sequence = self._waiting.first()
-        if sequence is None or len(self._running) >= self._limits.max_running:
-            return None
-        if not self._pages.admit(sequence, headroom=len(self._running)):
-            return None
-        self._waiting.remove(sequence)
-        bisect.insort(self._running, sequence, key=lambda sequence: sequence.precedence)
-        if sequence.cached_tokens is None:
+        sequence = self._admission.admit()
+        if sequence is not None and sequence.cached_tokens is None:
             sequence.cached_tokens = sequence.computed
             self._prefix_queries += sequence.prompt_length
             self._prefix_hits += sequence.computed
         return sequence
+
+    def _scheduled(self, sequence: Sequence, count: int) -> ScheduledSequence:
+        end = sequence.computed + count
+        return ScheduledSequence(
+            sequence_id=sequence.id,
+            token_ids=tuple(sequence.tokens[sequence.computed : end]),
+            start=sequence.computed,
+            page_table=sequence.page_table(self._residents.tiers.of(sequence).pages_for(end)),
+            sample=sequence.sample_spec() if end == len(sequence.tokens) else None,
+            tier=sequence.tier,
+        )
+
+    def _row_entries(self, rows: list[Sequence], overlap: Overlap) -> tuple[HostRow, ...]:
+        waves = self._foresight.waves(rows, overlap)
+        for row in rows:
+            wave = waves.get(row.id)
+            row.wave = row.wave if wave is None else wave
+        return tuple(self._row_entry(row, waves.get(row.id)) for row in rows)
+
+    def _row_entry(self, row: Sequence, wave: int | None) -> HostRow:
+        pages = self._residents.tiers[Tier.HOST]
+        ahead = pages.pages_for(len(row.tokens) + 1)
+        continues = len(row.pages) >= ahead and row.tokens_left(self._limits.context_length) > 1
+        return HostRow(
+            sequence_id=row.id,
+            token_id=row.tokens[-1],
+            position=row.computed,
+            page_table=row.page_table(ahead if continues else pages.pages_for(len(row.tokens))),
+            wave=wave,
+            sample=row.sample_spec(),
+            continues=continues,
+        )
 
     # -- sequences
 
@@ -215,15 +283,15 @@ class Scheduler:
             indexed_tail=salt,
         )
 
-    def _scheduled(self, sequence: Sequence, count: int) -> ScheduledSequence:
-        end = sequence.computed + count
-        return ScheduledSequence(
-            sequence_id=sequence.id,
-            token_ids=tuple(sequence.tokens[sequence.computed : end]),
-            start=sequence.computed,
-            page_table=tuple(sequence.pages[: self._pages.pages_for(end)]),
-            sample=sequence.sample_spec() if end == len(sequence.tokens) else None,
-        )
+    def _advance(self, sequence: Sequence, count: int, token: SampledToken | None) -> Iterator[ChoiceOutput]:
+        """``count`` tokens of a sequence were computed, and perhaps the next one sampled."""
+        if token is not None and token.error:
+            yield self._fail(sequence, token.error)
+            return
+        sequence.computed += count
+        self._residents.tiers.of(sequence).index_computed(sequence)
+        if token is not None:
+            yield self._append(sequence, token)
 
     def _append(self, sequence: Sequence, token: SampledToken) -> ChoiceOutput:
         sequence.tokens.append(token.token_id)
@@ -235,17 +303,13 @@ class Scheduler:
 
     def _fail(self, sequence: Sequence, error: str) -> ChoiceOutput:
         """End a sequence whose computation went wrong; nobody may find what it computed."""
-        self._pages.forget(sequence)
+        self._residents.tiers.of(sequence).forget(sequence)
         return self._end(sequence, FinishReason.ERROR, error=error)
 
     def _end(
         self, sequence: Sequence, reason: FinishReason, token: SampledToken | None = None, error: str = ""
     ) -> ChoiceOutput:
-        if sequence in self._waiting:
-            self._waiting.remove(sequence)
-        elif sequence in self._running:
-            self._running.remove(sequence)
-            self._pages.release(sequence)
+        self._residents.end(sequence)
         self._queue_followers(sequence)
         request_id = sequence.request.request_id
         del self._requests[request_id][sequence.index]
@@ -265,7 +329,7 @@ class Scheduler:
             followers[0].followers = followers[1:]
             followers = followers[:1]
         for follower in followers:
-            self._waiting.add(follower)
+            self._residents.waiting.add(follower)
 
     def _output(
         self,
@@ -283,5 +347,6 @@ class Scheduler:
             logprobs=() if token is None or token.logprobs is None else (token.logprobs,),
             finish_reason=reason,
             cached_tokens=cached,
+            tier=sequence.tier if token is not None and self._limits.has_device else None,
             error=error,
         )

@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 
 from scheduler.plan import SampleSpec
 from scheduler.prefix_index import Parent
+from scheduler.tier import Tier
 from scheduler.types import FinishReason, Request, SequenceId
 
 
@@ -15,7 +16,7 @@ class Sequence:
 
     ``computed`` counts the leading tokens whose KV is in ``pages``. A sequence wants
     ``len(tokens) - computed`` more: many for a new prompt or after preemption, one while it
-    decodes. There is no other state that says which phase it is in.
+    decodes. There is no other state that says which phase it is in. All its pages are in ``tier``.
     """
 
     id: SequenceId
@@ -25,7 +26,9 @@ class Sequence:
     tokens: list[int]
     salt: str
     computed: int = 0
+    tier: Tier = Tier.HOST
     pages: list[int] = field(default_factory=list)
+    """Changed only through ``hold`` and ``extend``."""
     indexed_pages: int = 0
     """Leading pages that were offered to the prefix index."""
     indexed_tail: Parent = ""
@@ -38,8 +41,17 @@ class Sequence:
     """Part of a submitted plan: its pages are freed at commit, not before."""
     aborted: bool = False
     """To be ended at commit."""
+    listed: bool = False
+    """A host row of the executor: its pages are free only after the executor has dropped it."""
+    away: bool = False
+    """In no plan, because its drop or its move to the other tier is under way."""
+    wave: int | None = None
+    """The last one it was given as a host row."""
+    swapped_out: int | None = None
+    """Iteration in which it last had to leave the device."""
     followers: list[Sequence] = field(default_factory=list)
     """The other choices of the request, until the prompt's pages can be shared."""
+    _table: tuple[int, ...] = ()
 
     @property
     def precedence(self) -> tuple[int, int, int]:
@@ -61,6 +73,21 @@ class Sequence:
         """Known tokens not yet computed."""
         return len(self.tokens) - self.computed
 
+    def hold(self, pages: list[int]) -> None:
+        """Have these pages, and no others."""
+        self.pages = pages
+        self._table = ()
+
+    def extend(self, pages: list[int]) -> None:
+        """Have these pages too."""
+        self.pages += pages
+
+    def page_table(self, count: int) -> tuple[int, ...]:
+        """The first ``count`` pages; made anew only when that many are asked for the first time."""
+        if len(self._table) != count:
+            self._table = tuple(self.pages[:count])
+        return self._table
+
     def sample_spec(self) -> SampleSpec:
         """How the token after the last known one is to be sampled."""
         params = self.request.sampling
@@ -80,6 +107,8 @@ class Sequence:
             last in params.stop_token_ids or (not params.ignore_eos and last in eos_token_ids)
         ):
             return FinishReason.STOP
-        if self.output_length >= params.max_tokens or len(self.tokens) >= context_length:
-            return FinishReason.LENGTH
-        return None
+        return FinishReason.LENGTH if self.tokens_left(context_length) <= 0 else None
+
+    def tokens_left(self, context_length: int) -> int:
+        """Output tokens it may still get."""
+        return min(self.request.sampling.max_tokens - self.output_length, context_length - len(self.tokens))

@@ -1,10 +1,21 @@
-"""The pages of sequences: prefix hits, growth and release, over one pool and one index."""
+"""The pages of one tier: prefix hits, growth and release, over one pool and one index."""
 
 from __future__ import annotations
+
+from dataclasses import dataclass
 
 from scheduler.pages import PagePool
 from scheduler.prefix_index import Parent, PrefixIndex
 from scheduler.sequence import Sequence
+
+
+@dataclass(frozen=True, slots=True)
+class Hit:
+    """A cached prefix."""
+
+    pages: list[int]
+    tail: Parent
+    """The prefix they make; the salt if there are none."""
 
 
 class SequencePages:
@@ -19,30 +30,47 @@ class SequencePages:
         """Pages that hold ``tokens`` tokens."""
         return -(-tokens // self.page_size)
 
-    def admit(self, sequence: Sequence, headroom: int) -> bool:
-        """Give a sequence without pages those for all its known tokens, shared where cached.
+    def find(self, sequence: Sequence, tokens: int) -> Hit:
+        """The longest cached prefix, in full pages, of the sequence's first ``tokens`` tokens."""
+        size = self.page_size
+        pages: list[int] = []
+        parent: Parent = sequence.salt
+        for end in range(size, tokens + 1, size):
+            found = self.index.find(parent, tuple(sequence.tokens[end - size : end]))
+            if found is None:
+                break
+            parent, page = found
+            pages.append(page)
+        return Hit(pages, parent)
 
-        At least its last token stays to be computed, since its logits are wanted. ``headroom``
-        pages must remain available. Returns False, and changes nothing, if there are too few.
-        """
-        hits, tail = self._cached_prefix(sequence)
-        wanted = self.pages_for(len(sequence.tokens)) - len(hits)
-        revived = sum(self.pool.holders(page) == 0 for page in hits)
-        if self.pool.available - revived < wanted + headroom:
-            return False
-        self.pool.share(hits)
-        sequence.pages = hits + self._allocate(wanted)
-        sequence.computed = len(hits) * self.page_size
-        sequence.indexed_pages = len(hits)
-        sequence.indexed_tail = tail
-        return True
+    def fits(self, tokens: int, hit: Hit, headroom: int) -> bool:
+        """Whether ``tokens`` tokens that begin with ``hit`` leave ``headroom`` pages available."""
+        revived = sum(self.pool.holders(page) == 0 for page in hit.pages)
+        wanted = self.pages_for(tokens) - len(hit.pages)
+        return self.pool.available - revived >= wanted + headroom
 
-    def grow(self, sequence: Sequence) -> bool:
-        """Make room for all known tokens. Returns False, and changes nothing, without pages for it."""
-        wanted = self.pages_for(len(sequence.tokens)) - len(sequence.pages)
+    def take(self, tokens: int, hit: Hit) -> list[int]:
+        """Pages for ``tokens`` tokens that begin with ``hit``."""
+        self.pool.share(hit.pages)
+        return hit.pages + self._allocate(self.pages_for(tokens) - len(hit.pages))
+
+    def settle(self, sequence: Sequence, pages: list[int], hit: Hit) -> None:
+        """Let a sequence without pages have those that were taken for it."""
+        sequence.hold(pages)
+        sequence.indexed_pages = len(hit.pages)
+        sequence.indexed_tail = hit.tail
+
+    def covers(self, sequence: Sequence) -> bool:
+        """Whether its pages hold all its known tokens."""
+        return len(sequence.pages) * self.page_size >= len(sequence.tokens)
+
+    def grow(self, sequence: Sequence, tokens: int) -> bool:
+        """Make room for ``tokens`` tokens. Returns False, and changes nothing, without pages for it."""
+        wanted = self.pages_for(tokens) - len(sequence.pages)
         if wanted > self.pool.available:
             return False
-        sequence.pages += self._allocate(wanted)
+        if wanted > 0:
+            sequence.extend(self._allocate(wanted))
         return True
 
     def index_computed(self, sequence: Sequence) -> None:
@@ -53,13 +81,9 @@ class SequencePages:
             sequence.indexed_tail = self.index.insert(sequence.indexed_tail, tokens, sequence.pages[number])
             sequence.indexed_pages = number + 1
 
-    def release(self, sequence: Sequence) -> None:
-        """Take the sequence's pages; those with indexed content stay cached while nobody needs room."""
-        self.pool.release(sequence.pages, [page in self.index for page in sequence.pages])
-        sequence.pages = []
-        sequence.computed = 0
-        sequence.indexed_pages = 0
-        sequence.indexed_tail = sequence.salt
+    def release(self, pages: list[int]) -> None:
+        """Give back a holder's pages; those with indexed content stay cached while nobody needs room."""
+        self.pool.release(pages, [page in self.index for page in pages])
 
     def forget(self, sequence: Sequence) -> None:
         """Remove from the index what only this sequence holds."""
@@ -72,15 +96,3 @@ class SequencePages:
         for page in evicted:
             self.index.remove(page)
         return pages
-
-    def _cached_prefix(self, sequence: Sequence) -> tuple[list[int], Parent]:
-        size = self.page_size
-        pages: list[int] = []
-        parent: Parent = sequence.salt
-        for start in range(0, len(sequence.tokens) - size, size):
-            found = self.index.find(parent, tuple(sequence.tokens[start : start + size]))
-            if found is None:
-                break
-            parent, page = found
-            pages.append(page)
-        return pages, parent

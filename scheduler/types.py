@@ -10,6 +10,8 @@ from typing import NewType
 
 import msgspec
 
+from scheduler.tier import Tier
+
 RequestId = NewType("RequestId", str)
 """Chosen by the server, unique among its live requests."""
 
@@ -111,4 +113,6 @@ class ChoiceOutput(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True
     """Set exactly once for each choice, in its last output."""
     cached_tokens: int = 0
     """Prompt tokens found in the prefix cache; set in the choice's first output."""
+    tier: Tier | None = None
+    """Where the sequence was when the new token was computed; None without a token or an accelerator."""
     error: str = ""

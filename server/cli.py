@@ -33,10 +33,11 @@ commands:
   chat            talk to a running server
   bench           measure a running server
   doctor          say what this machine offers and what would make Tandem faster
+  profile [MODEL] measure this machine with a model, for the planner
 
 `tandem COMMAND --help` lists the options of a command, `tandem --version` prints the version.
 """
-COMMANDS = ("serve", "chat", "bench", "doctor")
+COMMANDS = ("serve", "chat", "bench", "doctor", "profile")
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -71,7 +72,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
             return _printing(lambda: bench.run(rest))
         case "doctor":
-            return _doctor(rest)
+            return _in_a_process("engine.doctor", rest)
+        case "profile":
+            return _in_a_process("engine.profiler", rest)
         case _:
             return _fail("tandem", f"unknown command {command}{nearest(command, COMMANDS)}")
 
@@ -88,8 +91,8 @@ def _serve(argv: Sequence[str]) -> int:
     return serve(loaded.settings)
 
 
-def _doctor(argv: Sequence[str]) -> int:
-    """Examine the machine as an engine would find it, in a process that may load torch."""
+def _in_a_process(module: str, argv: Sequence[str]) -> int:
+    """Run a command that finds the machine as an engine would, in a process that may load torch."""
     import subprocess
 
     from engine.thread_environment import THREAD_ENVIRONMENT
@@ -97,9 +100,7 @@ def _doctor(argv: Sequence[str]) -> int:
     import_path = os.pathsep.join(path or str(Path.cwd()) for path in sys.path)
     environment = {**THREAD_ENVIRONMENT, **os.environ, "PYTHONPATH": import_path}
     try:
-        return subprocess.run(
-            [sys.executable, "-P", "-m", "engine.doctor", *argv], env=environment
-        ).returncode
+        return subprocess.run([sys.executable, "-P", "-m", module, *argv], env=environment).returncode
     except KeyboardInterrupt:
         return 130
 

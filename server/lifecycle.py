@@ -86,8 +86,19 @@ def start_message(settings: Settings, source: ModelSource) -> Start:
         prefix_caching=settings.prefix_caching,
         threads=settings.threads,
         cpu_kernels=settings.cpu_kernels,
+        device=settings.device,
+        device_kv_pages=settings.device_kv_pages,
+        emulate_profile=_absolute(settings.emulate_profile),
+        profile=_absolute(settings.profile),
+        plan_mode=settings.plan_mode,
+        tpot_limit=settings.tpot_limit,
+        host_tpot_limit=settings.host_tpot_limit,
         log_level=settings.log_level,
     )
+
+
+def _absolute(path: str | None) -> str | None:
+    return None if path is None else str(Path(path).absolute())
 
 
 def ready_line(where: str, model_name: str, facts: EngineFacts) -> str:

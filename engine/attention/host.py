@@ -42,11 +42,9 @@ class HostAttention:
         parts = {
             sliding: self._parts(batch, window if sliding else None) for sliding in set(self._sliding_layers)
         }
-        fresh_pages = batch.fresh_pages(self._storage.page_size)
-        if len(fresh_pages):
-            self._storage.clear(fresh_pages)
         return HostAttentionPlan(
             self._storage,
+            batch.fresh_pages(self._storage.page_size),
             self._storage.token_slots(*batch.slots(self._storage.page_size)),
             tuple(parts[sliding] for sliding in self._sliding_layers),
         )
@@ -64,15 +62,22 @@ class HostAttentionPlan:
     """See ``engine.attention.base.AttentionPlan``."""
 
     def __init__(
-        self, storage: KVStorage, slots: tuple[Tensor, Tensor], parts: Sequence[Sequence[Part]]
+        self,
+        storage: KVStorage,
+        fresh_pages: Tensor,
+        slots: tuple[Tensor, Tensor],
+        parts: Sequence[Sequence[Part]],
     ) -> None:
         """``slots`` take the rows, ``parts`` are those of each layer, in row order."""
         self._storage = storage
+        self._fresh_pages = fresh_pages
         self._slots = slots
         self._parts = parts
 
     def append(self, layer: int, kv: Tensor) -> None:
         """Store the rows' keys and values, [rows, 2, kv_heads, head_dim]."""
+        if layer == 0 and len(self._fresh_pages):
+            self._storage.clear(self._fresh_pages)
         self._storage.append(layer, self._slots, kv)
 
     def attend(self, layer: int, q: Tensor) -> Tensor:

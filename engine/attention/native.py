@@ -58,17 +58,17 @@ class NativeAttentionPlan:
 
     def __init__(self, plan: _native.AttentionPlan, rows: int, width: int) -> None:
         """``plan`` is prepared for ``rows`` rows; ``width`` is heads * head_dim."""
-        self._plan = plan
+        self.native_plan = plan
         self._shape = (rows, width)
 
     def append(self, layer: int, kv: Tensor) -> None:
         """Store the rows' keys and values, [rows, 2, kv_heads, head_dim]."""
         kv = kv.contiguous()
-        self._plan.append(layer, kv.data_ptr())
+        self.native_plan.append(layer, kv.data_ptr())
 
     def attend(self, layer: int, q: Tensor) -> Tensor:
         """[rows, heads, head_dim] to [rows, heads * head_dim]."""
         q = q.contiguous()
         output = torch.empty(self._shape, dtype=q.dtype)
-        self._plan.attend(layer, q.data_ptr(), output.data_ptr())
+        self.native_plan.attend(layer, q.data_ptr(), output.data_ptr())
         return output

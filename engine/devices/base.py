@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Hashable, Iterable, Mapping
 from typing import Protocol
 
+import msgspec
 import torch
 from torch import Tensor
 
@@ -16,6 +17,21 @@ from scheduler.work import Stage, Work
 
 Resource = Hashable
 """What operations of different streams share, by name: a ``Buffer``, or a page as (tier, number)."""
+
+
+class DeviceError(Exception):
+    """An operation failed, its stream has stopped; or the device was closed."""
+
+
+class DeviceFacts(msgspec.Struct, frozen=True, kw_only=True):
+    """What is known of a device once it has been opened."""
+
+    kind: str
+    """What ``make_device`` was asked for."""
+    name: str
+    """For people: a product, say."""
+    memory_bytes: int | None
+    """What fits on it; None where it has no memory of its own, and pages are limited by settings alone."""
 
 
 class Buffer:
@@ -47,7 +63,14 @@ class Event(Protocol):
     """A point in a stream."""
 
     def query(self) -> bool:
-        """Whether everything before it is done. Raises what an operation of the stream raised."""
+        """Whether everything before it is done.
+
+        Raises:
+            DeviceError: from what an operation of its stream, or of one that its stream waited for, raised.
+        """
+
+    def passed_at(self) -> float | None:
+        """When it came to pass, in seconds of ``time.perf_counter``; None if it has not, or nobody knows."""
 
 
 class Stream(Protocol):
@@ -64,7 +87,8 @@ class Stream(Protocol):
         """Queue an operation.
 
         Args:
-            operation: called once; on CUDA at once, and what it launches is ordered by the stream.
+            operation: called once, in any thread; on CUDA at once, and what it launches is ordered by the
+                stream. What it raises comes out here where it is called at once, else from ``query``.
             work: what it does, for those who pace or predict it.
             reads: shared resources it reads.
             writes: shared resources it writes.
@@ -80,14 +104,29 @@ class Stream(Protocol):
 class Device(Protocol):
     """One accelerator."""
 
-    name: str
-    compute: Stream
-    download: Stream
-    """Copies to the host."""
-    upload: Stream
-    """Copies from the host."""
-    host: Stream
-    """Host attention where the native driver doesn't do it: a thread of the CPU, not of the accelerator."""
+    @property
+    def name(self) -> str:
+        """For people."""
+
+    @property
+    def facts(self) -> DeviceFacts:
+        """What is known of it."""
+
+    @property
+    def compute(self) -> Stream:
+        """Layers, device attention, sampling."""
+
+    @property
+    def download(self) -> Stream:
+        """Copies to the host."""
+
+    @property
+    def upload(self) -> Stream:
+        """Copies from the host."""
+
+    @property
+    def host(self) -> Stream:
+        """Host attention where the native driver doesn't do it: the CPU's own work."""
 
     def wait(self, timeout: float) -> None:
         """Sleep until the doorbell has rung since the last call, ``timeout`` seconds at most."""
@@ -96,6 +135,15 @@ class Device(Protocol):
     def doorbell(self) -> int:
         """An eventfd that wakes ``wait``: for those who finish something outside the device's streams."""
 
+    def host_touches(self, reads: Iterable[Resource] = (), writes: Iterable[Resource] = ()) -> None:
+        """Say that the host itself reads or writes shared resources now, for those who check that it may."""
+
+    def begin(self) -> None:
+        """An iteration begins: idle time counts from here."""
+
+    def end(self) -> None:
+        """The iteration has ended: what follows is not idle time."""
+
     def pinned(self, shape: tuple[int, ...], dtype: torch.dtype) -> Tensor:
         """Uninitialised host memory that the device can copy from and to at any time."""
 
@@ -103,7 +151,12 @@ class Device(Protocol):
         """Time spent in each stage since the start."""
 
     def idle_seconds(self) -> tuple[float, float]:
-        """Compute stream since the start: (without work, of that standing at a ``wait``)."""
+        """Compute stream, from ``begin`` to ``end`` of all iterations so far.
+
+        Returns:
+            Seconds without work, and those of them in which an operation that was launched, and had no
+            other before it, stood waiting for an event.
+        """
 
     def close(self) -> None:
         """End the threads; what is queued is not run."""

@@ -79,6 +79,8 @@ def _merge(outputs: list[ChoiceOutput]) -> tuple[ChoiceOutput, ...]:
 
 
 def _join(parts: list[ChoiceOutput]) -> ChoiceOutput:
+    """All their tokens came together, so the tier is that of the last one."""
+    tiers = [part.tier for part in parts if part.tier is not None]
     return ChoiceOutput(
         request_id=parts[0].request_id,
         index=parts[0].index,
@@ -86,5 +88,6 @@ def _join(parts: list[ChoiceOutput]) -> ChoiceOutput:
         logprobs=tuple(entry for part in parts for entry in part.logprobs),
         finish_reason=parts[-1].finish_reason,
         cached_tokens=parts[0].cached_tokens,
+        tier=tiers[-1] if tiers else None,
         error=parts[-1].error,
     )

@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
+from scheduler.tier import Tier
 from server.http.exchange import Exchange
 from server.metrics.engine_metrics import LiveRequests
-from server.metrics.registry import Metrics
+from server.metrics.registry import CPU, MIXED, Metrics
 
 
 @dataclass(slots=True)
@@ -28,6 +29,8 @@ class RequestRecord:
     """By choice."""
     tokens: dict[int, int] = field(default_factory=dict)
     """Generated, by choice."""
+    tiers: set[str] = field(default_factory=set)
+    """Where its tokens were computed."""
 
     def admitted(self) -> None:
         """The engine has taken the request."""
@@ -40,16 +43,21 @@ class RequestRecord:
         self.metrics.prompt_tokens().inc(tokens)
         self.metrics.cached_tokens().inc(cached)
 
-    def tokens_generated(self, choice: int, count: int) -> None:
-        """A choice got ``count`` more tokens; several that came together share the time since the last."""
+    def tokens_generated(self, choice: int, count: int, tier: Tier | None) -> None:
+        """A choice got ``count`` more tokens, computed in ``tier``; None where there is no accelerator.
+
+        Several that came together share the time since the last.
+        """
         if not count:
             return
         now = self.clock()
+        where = CPU if tier is None else tier
+        self.tiers.add(where)
         if self.first_token_at is None:
-            self._first_token(now)
+            self._first_token(now, where)
         previous = self.last_token_at.get(choice)
         if previous is not None:
-            latency = self.metrics.inter_token_latency()
+            latency = self.metrics.inter_token_latency(where)
             for _ in range(count):
                 latency.observe((now - previous) / count)
         self.last_token_at[choice] = now
@@ -75,18 +83,19 @@ class RequestRecord:
         metrics.request_generation_tokens().observe(self.generated_tokens)
         self._note(reason)
 
-    def _first_token(self, now: float) -> None:
+    def _first_token(self, now: float, tier: str) -> None:
         self.first_token_at = now
         self.live.without_output -= 1
         self.live.with_output += 1
         streaming = "true" if self.streaming else "false"
-        self.metrics.time_to_first_token(streaming).observe(now - self.exchange.arrived_at)
+        self.metrics.time_to_first_token(streaming, tier).observe(now - self.exchange.arrived_at)
 
     def _observe_pace(self, first: float) -> None:
         longest = max(self.tokens.values())
         if longest > 1:
             seconds = max(self.last_token_at.values()) - first
-            self.metrics.time_per_output_token().observe(seconds / (longest - 1))
+            tier = next(iter(self.tiers)) if len(self.tiers) == 1 else MIXED
+            self.metrics.time_per_output_token(tier).observe(seconds / (longest - 1))
 
     def _note(self, reason: str) -> None:
         notes = self.exchange.notes

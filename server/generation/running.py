@@ -179,7 +179,7 @@ class Generation:
             self._record.prompt_computed(tokens, output.cached_tokens)
         before = choice.completion_tokens
         delta = choice.feed(output)
-        self._record.tokens_generated(choice.index, choice.completion_tokens - before)
+        self._record.tokens_generated(choice.index, choice.completion_tokens - before, output.tier)
         if delta.finish_reason is not None:
             self._record.choice_finished(delta.finish_reason.value)
             if output.finish_reason is None:

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 
 from prometheus_client import Metric
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
 from prometheus_client.registry import Collector
 
+from scheduler.tier import Tier
 from server.engine_client.protocol import EngineClient
-from server.metrics.registry import PREFIX
+from server.metrics.families import PREFIX
 
 
 @dataclass(slots=True)
@@ -45,7 +46,9 @@ class EngineCollector(Collector):
     def collect(self) -> Iterable[Metric]:
         """All metric families, each with its present value."""
         yield from self._requests()
+        yield from self._sequences()
         yield from self._pages()
+        yield from self._migrations()
         yield from self._totals()
 
     def _requests(self) -> Iterable[Metric]:
@@ -55,40 +58,65 @@ class EngineCollector(Collector):
         yield self._gauge("requests_running", "Requests that have got output", self._live.with_output)
         yield self._gauge("requests_waiting", "Requests waiting to be scheduled", waiting)
         yield self._gauge("requests_prefilling", "Requests whose prompt is being computed", prefilling)
+
+    def _sequences(self) -> Iterable[Metric]:
+        stats = self._engine.stats
         running, queued = (stats.sequences_running, stats.sequences_waiting) if stats else (0, 0)
+        tiers = (stats.sequences_device, stats.sequences_host) if stats else (0, 0)
+        host_rows = stats.host_rows if stats else 0
         yield self._gauge("sequences_running", "Sequences that hold KV pages", running)
         yield self._gauge("sequences_waiting", "Sequences waiting for KV pages or for a place", queued)
+        yield self._by_tier("sequences_by_tier", "Sequences that hold KV pages, by where", *tiers)
+        yield self._gauge("host_rows", "Sequences whose attention the CPU computes", host_rows)
 
     def _pages(self) -> Iterable[Metric]:
         facts, stats = self._engine.facts, self._engine.stats
-        total = facts.host_kv_pages if facts else 0
-        used = stats.host_pages_used if stats else 0
-        cached = stats.host_pages_cached if stats else 0
-        host = {"tier": "host"}
-        yield self._gauge("kv_pages_total", "KV pages there are", total, host)
-        yield self._gauge("kv_pages_used", "KV pages that live sequences hold", used, host)
-        yield self._gauge("kv_pages_cached", "KV pages kept for their prefix only", cached, host)
-        yield self._gauge("kv_usage_ratio", "KV pages used, of all", used / total if total else 0.0, host)
+        total = (facts.device_kv_pages, facts.host_kv_pages) if facts else (0, 0)
+        used = (stats.device_pages_used, stats.host_pages_used) if stats else (0, 0)
+        cached = (stats.device_pages_cached, stats.host_pages_cached) if stats else (0, 0)
+        usage = [some / pages if pages else 0.0 for some, pages in zip(used, total, strict=True)]
+        yield self._by_tier("kv_pages_total", "KV pages there are", *total)
+        yield self._by_tier("kv_pages_used", "KV pages that live sequences hold", *used)
+        yield self._by_tier("kv_pages_cached", "KV pages kept for their prefix only", *cached)
+        yield self._by_tier("kv_usage_ratio", "KV pages used, of all", *usage)
+
+    def _migrations(self) -> Iterable[Metric]:
+        stats = self._engine.stats
+        moves = (stats.migrations_in_total, stats.migrations_out_total) if stats else (0, 0)
+        sizes = (stats.migration_bytes_in_total, stats.migration_bytes_out_total) if stats else (0, 0)
+        yield self._by_direction("kv_migrations", "Moves of sequences to the other tier", *moves)
+        yield self._by_direction("kv_migration_bytes", "Bytes of KV pages in these moves", *sizes)
 
     def _totals(self) -> Iterable[Metric]:
         stats = self._engine.stats
-        host = {"tier": "host"}
         queries, hits = (stats.prefix_queries_total, stats.prefix_hits_total) if stats else (0, 0)
-        preempted = stats.preemptions_total if stats else 0
-        recompute = {"kind": "recompute"}
-        yield self._counter("preemptions", "Sequences that gave up their pages", preempted, recompute)
-        yield self._counter("prefix_cache_queries", "Prompt tokens looked up", queries, host)
-        yield self._counter("prefix_cache_hits", "Prompt tokens found", hits, host)
+        preempted = {"recompute": stats.preemptions_total if stats else 0}
+        yield self._counter("preemptions", "Sequences that gave up their pages", preempted, "kind")
+        yield self._counter("prefix_cache_queries", "Prompt tokens looked up", queries)
+        yield self._counter("prefix_cache_hits", "Prompt tokens found", hits)
         yield self._counter("engine_restarts", "Times the engine was started again", self._restarts())
 
-    def _gauge(self, name: str, text: str, value: float, labels: dict[str, str] | None = None) -> Metric:
-        labels = {"model_name": self._model_name, **(labels or {})}
-        family = GaugeMetricFamily(PREFIX + name, text, labels=list(labels))
-        family.add_metric(list(labels.values()), value)
-        return family
+    def _by_tier(self, name: str, text: str, device: float, host: float) -> Metric:
+        return self._gauge(name, text, {Tier.DEVICE: device, Tier.HOST: host}, "tier")
 
-    def _counter(self, name: str, text: str, value: float, labels: dict[str, str] | None = None) -> Metric:
-        labels = {"model_name": self._model_name, **(labels or {})}
-        family = CounterMetricFamily(PREFIX + name, text, labels=list(labels))
-        family.add_metric(list(labels.values()), value)
+    def _by_direction(self, name: str, text: str, to_device: float, to_host: float) -> Metric:
+        return self._counter(name, text, {"to_device": to_device, "to_host": to_host}, "direction")
+
+    def _gauge(self, name: str, text: str, value: float | Mapping[str, float], *label: str) -> Metric:
+        family = GaugeMetricFamily(PREFIX + name, text, labels=("model_name", *label))
+        return self._filled(family, value)
+
+    def _counter(self, name: str, text: str, value: float | Mapping[str, float], *label: str) -> Metric:
+        family = CounterMetricFamily(PREFIX + name, text, labels=("model_name", *label))
+        return self._filled(family, value)
+
+    def _filled(
+        self, family: GaugeMetricFamily | CounterMetricFamily, value: float | Mapping[str, float]
+    ) -> Metric:
+        """``family`` with one value, or with one for each value of its further label."""
+        if isinstance(value, Mapping):
+            for label, one in value.items():
+                family.add_metric((self._model_name, label), one)
+        else:
+            family.add_metric((self._model_name,), value)
         return family

@@ -32,6 +32,8 @@ PURE = {
     "dataclasses",
     "enum",
     "heapq",
+    "itertools",
+    "math",
     "typing",
     "msgspec",
     "scheduler",

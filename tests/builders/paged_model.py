@@ -79,12 +79,12 @@ class PagedModel:
 
     def last_logits(self, tokens: Mapping[int, list[int]]) -> dict[int, Tensor]:
         """Compute one iteration. For each sequence [vocab], the logits after its last token."""
-        logits = self.runner.run(make_batch(self.plan(tokens), self.storage.page_size))
+        logits = self.runner.run(make_batch(self.plan(tokens).sequences, self.storage.page_size))
         return dict(zip(tokens, logits, strict=True))
 
     def all_logits(self, token_ids: list[int]) -> Tensor:
         """Compute the next tokens of sequence 0 in one iteration: [tokens, vocab]."""
-        batch = make_batch(self.plan({0: token_ids}), self.storage.page_size)
+        batch = make_batch(self.plan({0: token_ids}).sequences, self.storage.page_size)
         return self.runner.run(replace(batch, sample_rows=torch.arange(len(token_ids))))
 
     def release(self, sequence_id: int) -> None:

@@ -20,7 +20,7 @@ from engine.batch import make_batch
 from engine.kernels.loader import load_kernels
 from engine.kv_storage import KVStorage
 from engine.models.config import ModelConfig
-from scheduler.plan import IterationPlan, ScheduledSequence
+from scheduler.plan import ScheduledSequence
 from scheduler.types import SequenceId
 
 LAYERS = 2
@@ -88,7 +88,7 @@ def check(case: Case, seed: int, kernels: str) -> None:
                 page_table=tuple(table), sample=None,
             )
         )  # fmt: skip
-    batch = make_batch(IterationPlan(0, tuple(sequences)), case.page_size)
+    batch = make_batch(sequences, case.page_size)
     plan = host_attention(cfg, storage, torch.float32, load_kernels(kernels, 2)).plan(batch)
     owners = batch.token_ids
     for layer in range(LAYERS):

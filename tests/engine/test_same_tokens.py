@@ -41,6 +41,13 @@ def engine() -> Iterator[LoadedEngine]:
         max_running=64,
         prefix_caching=True,
         threads=None,
+        device="cpu",
+        device_kv_pages=None,
+        emulate_profile=None,
+        profile=None,
+        plan_mode="auto",
+        tpot_limit=None,
+        host_tpot_limit=None,
         log_level="info",
     )
     loaded = load_engine(start, lambda loading: None)
@@ -59,7 +66,7 @@ def make_request(
 
 def limits(engine: LoadedEngine, **changes: int | bool) -> Limits:
     values = {
-        "num_pages": PAGES,
+        "host_pages": PAGES,
         "page_size": 16,
         "max_running": 64,
         "max_batch_tokens": 512,
@@ -120,7 +127,7 @@ def test_among_31_others_that_come_at_random(engine, alone, sampling):
 @pytest.mark.parametrize("sampling", [GREEDY, SEEDED], ids=["greedy", "seeded"])
 def test_after_forced_preemptions(engine, alone, sampling):
     requests = [make_request(number, sampling, length=14, output=30) for number in range(4)]
-    scheduler = Scheduler(limits(engine, num_pages=8, context_length=64))
+    scheduler = Scheduler(limits(engine, host_pages=8, context_length=64))
     tokens = serve(engine, scheduler, {0: requests})
     assert scheduler.stats(None, 0.0).preemptions_total >= 2
     for request in requests:

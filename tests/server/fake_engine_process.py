@@ -28,6 +28,7 @@ from scheduler.messages import (
     Start,
     ToEngine,
 )
+from scheduler.plan import ACCELERATOR_ONLY
 from scheduler.types import ChoiceOutput, FinishReason, Request
 
 SILENT, DIE, FLOOD, NONSENSE = 1, 2, 3, 4
@@ -139,14 +140,25 @@ def stats(iterations: int, running: int) -> SchedulerStats:
         sequences_running=running,
         sequences_waiting=0,
         sequences_prefilling=0,
+        sequences_device=0,
+        sequences_host=running,
+        host_rows=0,
         host_pages_used=running,
         host_pages_cached=0,
+        device_pages_used=0,
+        device_pages_cached=0,
         preemptions_total=0,
+        migrations_in_total=0,
+        migrations_out_total=0,
+        migration_bytes_in_total=0,
+        migration_bytes_out_total=0,
         prefix_queries_total=iterations,
         prefix_hits_total=0,
         prefill_tokens=0,
         decode_tokens=running,
         iteration_seconds=0.002,
+        plan=ACCELERATOR_ONLY if running else None,
+        timing=None,
     )
 
 

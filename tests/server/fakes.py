@@ -9,6 +9,7 @@ from types import SimpleNamespace
 
 from configs.settings import Settings
 from scheduler.messages import EngineFacts, SchedulerStats
+from scheduler.tier import Tier
 from scheduler.types import ChoiceOutput, FinishReason, Request, RequestId, TokenLogprobs
 from server.engine_client.protocol import EngineDied, EngineState, EngineUnavailable, QueueFull
 from server.metrics.registry import Metrics
@@ -104,6 +105,8 @@ class FakeEngine:
     fail_after: int | None = None
     """Batches of each request after which its choices end with ``failure``."""
     failure: FinishReason = FinishReason.ERROR
+    tier: Callable[[int, int], Tier | None] = lambda choice, position: None
+    """Where the token at a position of a choice is computed."""
     state: EngineState = EngineState.READY
     facts: EngineFacts | None = FACTS
     stats: SchedulerStats | None = None
@@ -179,6 +182,7 @@ class FakeEngine:
             logprobs=self._logprobs(request, tokens),
             finish_reason=reason,
             cached_tokens=self.cached_tokens if position == 0 else 0,
+            tier=self.tier(index, position) if tokens else None,
         )
 
     def _finish(self, request: Request, index: int) -> None:

@@ -56,6 +56,13 @@ def start_message(max_running: int = 4) -> Start:
         prefix_caching=True,
         threads=None,
         cpu_kernels="auto",
+        device="cpu",
+        device_kv_pages=None,
+        emulate_profile=None,
+        profile=None,
+        plan_mode="auto",
+        tpot_limit=None,
+        host_tpot_limit=None,
         log_level="info",
     )
 

@@ -27,6 +27,13 @@ START = Start(
     max_running=4,
     prefix_caching=True,
     threads=None,
+    device="cpu",
+    device_kv_pages=None,
+    emulate_profile=None,
+    profile=None,
+    plan_mode="auto",
+    tpot_limit=None,
+    host_tpot_limit=None,
     log_level="info",
 )
 

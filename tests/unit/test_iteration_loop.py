@@ -12,7 +12,7 @@ from scheduler.scheduler import Limits, Scheduler
 from scheduler.types import FinishReason, Request, RequestId, SamplingParams
 from tests.property.hash_executor import HashExecutor
 
-LIMITS = Limits(num_pages=32, page_size=4, max_running=4, max_batch_tokens=32, context_length=64)
+LIMITS = Limits(host_pages=32, page_size=4, max_running=4, max_batch_tokens=32, context_length=64)
 
 
 class Script:

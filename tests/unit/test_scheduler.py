@@ -12,7 +12,7 @@ from tests.property.hash_executor import HashExecutor, expected_output
 
 def limits(**changes) -> Limits:
     values = {
-        "num_pages": 64,
+        "host_pages": 64,
         "page_size": 4,
         "max_running": 8,
         "max_batch_tokens": 64,
@@ -153,7 +153,7 @@ def test_when_the_first_choice_goes_early_the_next_computes_the_prompt():
 
 
 def test_the_last_to_come_is_preempted_and_ends_with_the_same_tokens():
-    engine = Engine(limits(num_pages=25, context_length=100))
+    engine = Engine(limits(host_pages=25, context_length=100))
     for name in "abc":
         engine.scheduler.add(request(name, prompt=[ord(name)] * 17, max_tokens=40))
     engine.run()
@@ -166,7 +166,7 @@ def test_the_last_to_come_is_preempted_and_ends_with_the_same_tokens():
 
 
 def test_a_newcomer_leaves_room_for_the_next_tokens_of_those_who_run():
-    engine = Engine(limits(num_pages=25, max_batch_tokens=200))
+    engine = Engine(limits(host_pages=25, max_batch_tokens=200))
     for name in "abc":
         engine.scheduler.add(request(name, prompt=[ord(name)] * 32, max_tokens=20))
     plan = engine.step()
@@ -229,4 +229,4 @@ def test_broken_requests_are_refused():
         with pytest.raises(ValueError):
             scheduler.add(bad)
     with pytest.raises(ValueError, match="context length"):
-        Scheduler(limits(num_pages=24))
+        Scheduler(limits(host_pages=24))

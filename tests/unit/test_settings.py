@@ -7,7 +7,14 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from configs.loader import LoadedSettings, SettingsError, describe, load_settings, options
+from configs.loader import (
+    ACCELERATOR_OPTIONS,
+    LoadedSettings,
+    SettingsError,
+    describe,
+    load_settings,
+    options,
+)
 from configs.settings import Settings
 
 
@@ -94,6 +101,47 @@ def test_wrong_values_name_the_variable_or_the_file(tmp_path: Path) -> None:
         from_yaml(tmp_path, "port: '80'")
     with pytest.raises(SettingsError, match=r"tandem\.yaml: host: 1 is not allowed; expected text"):
         from_yaml(tmp_path, "host: 1")
+
+
+ACCELERATOR_VALUES = {
+    "device_kv_pages": "64",
+    "emulate_profile": "times.json",
+    "profile": "times.json",
+    "plan_mode": "catch-up",
+    "tpot_limit": "0.1",
+    "host_tpot_limit": "0.5",
+}
+
+
+@pytest.mark.parametrize(("name", "text"), ACCELERATOR_VALUES.items())
+def test_options_of_an_accelerator_that_is_not_there_are_refused(
+    tmp_path: Path, name: str, text: str
+) -> None:
+    flag, variable = "--" + name.replace("_", "-"), "TANDEM_" + name.upper()
+    why = "there is no accelerator to plan for; add --device emulated"
+    with pytest.raises(SettingsError) as error:
+        load_settings({name: text}, {})
+    assert str(error.value) == f"flag {flag}: {why}"
+    with pytest.raises(SettingsError) as error:
+        load_settings({"device": "cpu"}, {variable: text})
+    assert str(error.value) == f"environment {variable}: {why}"
+    with pytest.raises(SettingsError, match=rf"tandem\.yaml: {name}: {why}"):
+        from_yaml(tmp_path, f"{name}: {text}")
+    for there in (
+        load_settings({name: text, "device": "emulated"}, {}),
+        from_yaml(tmp_path, f"{name}: {text}", {"device": "emulated"}),
+    ):
+        assert str(getattr(there.settings, name)) == text
+
+
+def test_every_option_of_an_accelerator_is_among_them() -> None:
+    assert ACCELERATOR_VALUES.keys() == set(ACCELERATOR_OPTIONS)
+    names = list(Settings.__struct_fields__)
+    assert list(ACCELERATOR_OPTIONS) == names[names.index("device") + 1 : names.index("host")]
+
+
+def test_what_says_nothing_about_an_accelerator_is_allowed_without_one() -> None:
+    assert load_settings({"plan_mode": "auto", "device": "cpu"}, {}).settings == Settings()
 
 
 def test_a_long_value_is_shortened() -> None:

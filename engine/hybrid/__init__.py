@@ -1,0 +1,1 @@
+"""The executor with two tiers: host rows advance beside the main batch, which never waits for them."""
