@@ -29,6 +29,7 @@ class Calibration:
         """Natural logarithms of factors, by the stage whose table it is."""
         self._overheads: deque[float] = deque(maxlen=_WINDOW)
         self._errors: deque[float] = deque(maxlen=_WINDOW)
+        self._lead: float | None = None
         self._applied: CorrectedCosts | None = None
 
     def observe_stages(self, predicted: Mapping[Stage, float], measured: Mapping[Stage, float]) -> None:
@@ -53,6 +54,10 @@ class Calibration:
         if predicted > 0 and measured > 0:
             self._errors.append(abs(predicted - measured) / measured)
 
+    def observe_lead(self, seconds: float) -> None:
+        """Note how long before a unit its decision is made."""
+        self._lead = seconds if self._lead is None else self._lead + _SMOOTHING * (seconds - self._lead)
+
     @property
     def factors(self) -> Mapping[Stage, float]:
         """What each stage's predicted time is to be multiplied with; 1 for those that aren't here."""
@@ -71,15 +76,18 @@ class Calibration:
     def corrected(self, costs: CostModel) -> CostModel:
         """``costs``, corrected. The same object as long as nothing has changed by much."""
         overhead = self.overhead if self.overhead is not None else costs.overhead
-        if self._applied is None or not self._applied.is_about(costs, self.factors, overhead):
-            self._applied = CorrectedCosts(costs, self.factors, overhead)
+        launch = self._lead if self._lead is not None else costs.launch
+        if self._applied is None or not self._applied.is_about(costs, self.factors, overhead, launch):
+            self._applied = CorrectedCosts(costs, self.factors, overhead, launch)
         return self._applied
 
 
 class CorrectedCosts(CostModel):
-    """A cost model's times multiplied with factors, and another overhead."""
+    """A cost model's times multiplied with factors, another overhead, and another lead of decisions."""
 
-    def __init__(self, costs: CostModel, factors: Mapping[Stage, float], overhead: float) -> None:
+    def __init__(
+        self, costs: CostModel, factors: Mapping[Stage, float], overhead: float, launch: float
+    ) -> None:
         """``factors`` by stage, where not 1; what ``DENSE`` has is that of ``ENTRY`` and ``EXIT`` too."""
         self._costs = costs
         self._factors = dict(factors)
@@ -87,7 +95,7 @@ class CorrectedCosts(CostModel):
         self.page_bytes = costs.page_bytes
         self.row_bytes_down = costs.row_bytes_down
         self.row_bytes_up = costs.row_bytes_up
-        self.launch = costs.launch
+        self.launch = launch
         self.overhead = overhead
         self._dense = factors.get(Stage.DENSE, 1.0)
         self._head = factors.get(Stage.HEAD, 1.0)
@@ -98,11 +106,13 @@ class CorrectedCosts(CostModel):
         self._download = factors.get(Stage.DOWNLOAD, 1.0)
         self._upload = factors.get(Stage.UPLOAD, 1.0)
 
-    def is_about(self, costs: CostModel, factors: Mapping[Stage, float], overhead: float) -> bool:
+    def is_about(
+        self, costs: CostModel, factors: Mapping[Stage, float], overhead: float, launch: float
+    ) -> bool:
         """Whether correcting ``costs`` like that would give nearly this."""
         pairs = [(self._factors.get(stage, 1.0), factor) for stage, factor in factors.items()]
         return self._costs is costs and all(
-            _alike(one, other) for one, other in [*pairs, (self.overhead, overhead)]
+            _alike(one, other) for one, other in [*pairs, (self.overhead, overhead), (self.launch, launch)]
         )
 
     def dense(self, rows: int) -> float:

@@ -19,6 +19,8 @@ _LARGEST_MARGIN = 0.2
 _PATIENCE = 8
 """Plans in a row that bring a host row no token, before it is taken first."""
 _ON_THE_ACCELERATOR = frozenset(Stage) - {Stage.HOST_ATTENTION, Stage.DOWNLOAD, Stage.UPLOAD}
+_MAIN_BATCH = (Stage.DEVICE_DECODE, Stage.DEVICE_PREFILL, Stage.HOST_PREFILL)
+"""Attention that only a main batch has. Without one the accelerator stands idle for the CPU's sake."""
 
 
 class LearningPlanner:
@@ -58,11 +60,21 @@ class LearningPlanner:
         first = {name for name, (_tokens, plans) in self._waited.items() if plans >= _PATIENCE}
         return assign_waves(host, overlap, first)
 
+    def _priced(self, timing: Timing) -> dict[Stage, float]:
+        """Stage times with the gaps between units as part of what units take.
+
+        The more passes, the more gaps: as a constant of the iteration they would be held against every plan.
+        """
+        stages = dict(timing.stages)
+        if any(timing.predicted.get(stage, 0.0) > 0 for stage in _MAIN_BATCH) and Stage.DENSE in stages:
+            busy = sum(seconds for stage, seconds in stages.items() if stage in _ON_THE_ACCELERATOR)
+            stages[Stage.DENSE] += max(0.0, timing.total - busy - self._costs.overhead)
+        return stages
+
     def learn(self, overlap: Overlap, timing: Timing) -> None:
         """See ``Planner``."""
-        self._calibration.observe_stages(timing.predicted, timing.stages)
-        busy = sum(seconds for stage, seconds in timing.stages.items() if stage in _ON_THE_ACCELERATOR)
-        if busy > 0:
-            self._calibration.observe_overhead(timing.total, busy)
+        self._calibration.observe_stages(timing.predicted, self._priced(timing))
+        if timing.lead > 0:
+            self._calibration.observe_lead(timing.lead)
         if overlap.seconds > 0:
             self._calibration.observe_iteration(overlap.seconds, timing.total)

@@ -171,6 +171,8 @@ class Timing(msgspec.Struct, frozen=True, gc=False):
     had ready. For the CPU itself nothing on the accelerator can wait."""
     host_idle: float
     """Host attention without work while there were host rows."""
+    lead: float = 0.0
+    """How long before a unit begins it is decided who goes with it; 0 if that is not known."""
     passes: int = 0
     """Catch-up passes taken."""
     late: int = 0

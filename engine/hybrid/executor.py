@@ -79,7 +79,9 @@ class HybridExecutor:
     def _read(self, machine: Machine) -> _Readings:
         stages = {**machine.device.busy_seconds(), Stage.HOST_ATTENTION: self._host_attention.busy_seconds()}
         idle, waiting = machine.device.idle_seconds()
-        return _Readings(machine.clock.now(), stages, machine.meter.predicted(), idle, waiting)
+        return _Readings(
+            machine.clock.now(), stages, machine.meter.predicted(), idle, waiting, machine.pacer.margin
+        )
 
 
 class _Readings:
@@ -92,12 +94,14 @@ class _Readings:
         predicted: Mapping[Stage, float],
         idle: float,
         waiting: float,
+        lead: float,
     ) -> None:
         self._now = now
         self._stages = stages
         self._predicted = predicted
         self._idle = idle
         self._waiting = waiting
+        self._lead = lead
 
     def since(self, before: _Readings, host_rows: bool, iteration: Iteration) -> Timing:
         total = self._now - before._now
@@ -109,6 +113,7 @@ class _Readings:
             accelerator_idle=self._idle - before._idle,
             waited_for_host=self._waiting - before._waiting,
             host_idle=max(0.0, total - stages.get(Stage.HOST_ATTENTION, 0.0)) if host_rows else 0.0,
+            lead=self._lead,
             passes=iteration.passes,
             late=iteration.late,
         )

@@ -27,7 +27,8 @@ class Pacer:
     def __init__(self, clock: Clock, margin: float) -> None:
         """``margin``: seconds before the expected end, to begin with."""
         self._clock = clock
-        self._margin = margin
+        self.margin = margin
+        """Seconds before a unit's expected end at which the next one is launched."""
         self._units: deque[tuple[Event, float]] = deque()
         self._began = 0.0
         """When the first of them did."""
@@ -42,8 +43,8 @@ class Pacer:
         """A unit is queued that ends with ``event`` and is predicted to take so long."""
         idle = not self._units or self._units[-1][0].query()
         if not self._fresh:
-            learnt = self._margin + _EARLIER if idle else self._margin - _LATER
-            self._margin = min(max(learnt, _SHORTEST), _LONGEST)
+            learnt = self.margin + _EARLIER if idle else self.margin - _LATER
+            self.margin = min(max(learnt, _SHORTEST), _LONGEST)
         self._fresh = False
         if not self._units:
             self._began = self._clock.now()
@@ -62,7 +63,7 @@ class Pacer:
         if not self._units:
             return 0.0
         expected = self._units[0][1] * self._pace
-        return max(0.0, self._began + expected - self._margin - self._clock.now())
+        return max(0.0, self._began + expected - self.margin - self._clock.now())
 
     def _ended(self) -> None:
         event, predicted = self._units.popleft()
