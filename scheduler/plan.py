@@ -172,7 +172,8 @@ class Timing(msgspec.Struct, frozen=True, gc=False):
     host_idle: float
     """Host attention without work while there were host rows."""
     lead: float = 0.0
-    """How long before a unit begins it is decided who goes with it; 0 if that is not known."""
+    """How long before a unit begins a result had better be there to go with it: when that is decided, and by
+    how much results are late now and then. 0 if that is not known."""
     passes: int = 0
     """Catch-up passes taken."""
     late: int = 0

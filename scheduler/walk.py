@@ -1,9 +1,9 @@
 """Walks an iteration unit by unit, as the executor will run it, with predicted times.
 
 The rules are the executor's. Before each unit of the main batch but the entry, waves whose result is there
-take passes, the longest-waiting first, while the budget lasts; a wave that can ride in the unit itself is
-left to ride. What is ready is looked at one launch before the accelerator is free. The CPU serves one wave at
-a time, in order.
+take passes, the longest-waiting first, as far as ``passes_allowed`` goes; a wave that can ride in the unit
+itself is left to ride. What is ready is looked at one launch before the accelerator is free. The CPU serves
+one wave at a time, in order.
 """
 
 from __future__ import annotations
@@ -14,6 +14,15 @@ from scheduler.unit_times import Units, UnitTimes
 
 ALONE_SECONDS = 0.02
 """An iteration without a main batch ends after this time, even if no token is done."""
+
+
+def passes_allowed(budget: int, unit: int, last: int) -> int:
+    """Passes that may have been taken before the main batch's ``unit``, of 0 to ``last``.
+
+    They are spread over its units: taken as soon as can be they would carry the waves away from the main
+    batch, and none would ride. One may come early, for a wave that is ready a moment before its time.
+    """
+    return min(budget, -(-budget * unit // last) + 1) if unit else 0
 
 
 class Walk:
@@ -86,10 +95,11 @@ class Walk:
         unit, ready = self.unit, self.ready
         waves = range(len(unit))
         sampled: set[int] = set()
-        at, now = 0, self.now
+        at, now, taken = 0, self.now, 0
         while True:
-            if budget and at:
-                now, budget = self._catch_up(at, now, budget, sampled)
+            allowed = passes_allowed(budget, at, last)
+            if taken < allowed:
+                now, taken = self._catch_up(at, now, taken, allowed, sampled)
             look = now - launch if at else now
             riding = [w for w in waves if unit[w] == at and ready[w] <= look]
             if at == last:
@@ -103,16 +113,20 @@ class Walk:
             if at == last:
                 break
             now += attention
-            following = self._next_event(at + 1, now - launch, budget, sampled)
+            # Where the next pass is allowed; beyond the end when all are taken.
+            passing = max(taken - 1, 0) * last // budget + 1 if taken < budget else last + 1
+            following = self._next_event(at + 1, now - launch, passing, sampled)
             now += (following - at - 1) * times.step
             at = following
         self.now = now + times.overhead
 
-    def _catch_up(self, at: int, now: float, budget: int, sampled: set[int]) -> tuple[float, int]:
-        """Passes before unit ``at`` of the main batch; returns when it can start and what is left."""
+    def _catch_up(
+        self, at: int, now: float, passes: int, allowed: int, sampled: set[int]
+    ) -> tuple[float, int]:
+        """Passes before unit ``at`` of the main batch; returns when it can start and how many were taken."""
         unit, ready, last = self.unit, self.ready, self._times.layers
         launch = self._times.launch
-        while budget:
+        while passes < allowed:
             chosen, since = -1, now - launch
             for wave, when in enumerate(ready):
                 if when > since or unit[wave] == at or (unit[wave] == last and wave in sampled):
@@ -125,16 +139,17 @@ class Walk:
             now += self._pass[chosen][taken]
             self.done[chosen] += 1
             self.passes += 1
-            budget -= 1
+            passes += 1
             if taken == last:
                 sampled.add(chosen)
             self.send(chosen, taken, now)
-        return now, budget
+        return now, passes
 
-    def _next_event(self, at: int, look: float, budget: int, sampled: set[int]) -> int:
+    def _next_event(self, at: int, look: float, passing: int, sampled: set[int]) -> int:
         """The unit from ``at`` on before or in which a wave does something; the last one if none does.
 
-        ``look`` is when what is ready for unit ``at`` is looked at.
+        ``look`` is when what is ready for unit ``at`` is looked at, ``passing`` the first unit before which a
+        pass may be taken.
         """
         last, step = self._times.layers, self._times.step
         event = last
@@ -145,10 +160,11 @@ class Walk:
             first = at
             if when > look:
                 first += -int((look - when) // step)
-            if not budget:
-                first = own if own >= first else last
-            if first < event:
-                event = first
+            does = first if first > passing else passing
+            if first <= own < does:  # it rides before that
+                does = own
+            if does < event:
+                event = does
         return event
 
     def iterate_alone(self, budget: int) -> None:

@@ -11,6 +11,10 @@ from engine.hybrid.iteration import Iteration, Machine
 from scheduler.plan import IterationPlan, IterationResult, Timing
 from scheduler.work import Stage
 
+_DEVIATIONS = 4.0
+"""A wave that misses the main batch once is out of step for the rest of the iteration, so what is planned on
+must hold nearly always: hardly any result is later than so many mean deviations."""
+
 
 class HybridExecutor:
     """See ``scheduler.executor.Executor``. A thread of its own launches what the accelerator is to do.
@@ -79,9 +83,9 @@ class HybridExecutor:
     def _read(self, machine: Machine) -> _Readings:
         stages = {**machine.device.busy_seconds(), Stage.HOST_ATTENTION: self._host_attention.busy_seconds()}
         idle, waiting = machine.device.idle_seconds()
-        return _Readings(
-            machine.clock.now(), stages, machine.meter.predicted(), idle, waiting, machine.pacer.margin
-        )
+        # Who counts on a result must count on it being late by as much as results lately were.
+        lead = machine.pacer.margin + _DEVIATIONS * self._host_attention.jitter()
+        return _Readings(machine.clock.now(), stages, machine.meter.predicted(), idle, waiting, lead)
 
 
 class _Readings:

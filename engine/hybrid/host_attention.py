@@ -12,6 +12,7 @@ from torch import Tensor
 from engine.attention.base import AttentionPlan
 from engine.attention.native import NativeAttentionPlan
 from engine.devices.base import Device, Event, Resource
+from engine.hybrid.jitter import Jitter
 from engine.hybrid.meter import Meter
 from scheduler.clock import Clock
 from scheduler.work import Stage, Work
@@ -61,6 +62,9 @@ class HostAttention(Protocol):
     def busy_seconds(self) -> float:
         """Time spent on jobs since the start."""
 
+    def jitter(self) -> float:
+        """Seconds by which jobs lately took more or less than the mean; 0 if that is not known."""
+
     def close(self) -> None:
         """Wait for the job that runs; no other begins."""
 
@@ -87,6 +91,10 @@ class StreamAttention:
     def busy_seconds(self) -> float:
         """See ``HostAttention``."""
         return self._device.busy_seconds().get(Stage.HOST_ATTENTION, 0.0)
+
+    def jitter(self) -> float:
+        """See ``HostAttention``."""
+        return 0.0
 
     def close(self) -> None:
         """Its jobs end with the device's stream."""
@@ -120,6 +128,7 @@ class NativeDriver:
         self._started = 0
         self._busy = 0.0
         self._last_end = 0.0
+        self._jitter = Jitter()
 
     def start(self, attention: LayerAttention) -> Job:
         """See ``HostAttention``."""
@@ -146,7 +155,9 @@ class NativeDriver:
         if self._done[job.word % _GATES] != job.word:
             return False
         now = self._clock.now()
-        self._busy += now - max(job.opened, self._last_end)
+        seconds = now - max(job.opened, self._last_end)
+        self._busy += seconds
+        self._jitter.observe(seconds, self._meter.seconds((job.work,)))
         self._last_end = now
         return True
 
@@ -157,6 +168,10 @@ class NativeDriver:
     def busy_seconds(self) -> float:
         """See ``HostAttention``."""
         return self._busy
+
+    def jitter(self) -> float:
+        """See ``HostAttention``."""
+        return self._jitter.seconds
 
     def close(self) -> None:
         """See ``HostAttention``."""
@@ -192,6 +207,7 @@ class _NativeJob:
         self.opened = 0.0
         self._driver = driver
         self._attention = attention  # keeps the buffers alive
+        self.work = attention.work
         self._over = False
 
     def open(self) -> None:

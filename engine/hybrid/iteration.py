@@ -25,6 +25,7 @@ from scheduler.clock import Clock
 from scheduler.plan import IterationPlan, PlanMode, SampledToken
 from scheduler.tier import Tier
 from scheduler.types import SequenceId
+from scheduler.walk import passes_allowed
 from scheduler.work import Stage, Work
 
 _POLL_SECONDS = 0.001
@@ -63,7 +64,7 @@ class Iteration:
         self._machine = machine
         self._plan = plan
         self._overlapping = plan.overlap.mode is not PlanMode.ACCELERATOR_ONLY
-        self._passes_left = plan.overlap.passes if self._overlapping else 0
+        self._passes = plan.overlap.passes if self._overlapping else 0
         self._last_layer = len(machine.model.layers) - 1
         self._samplings: list[tuple[Sampling, Wave]] = []
         self._host_tokens: list[SampledToken] = []
@@ -171,7 +172,7 @@ class Iteration:
 
     def _next_pass(self, upcoming: int | None) -> Wave | None:
         """Whoever waits longest, but for those who can ride in the upcoming unit."""
-        if self._passes_left == 0:
+        if self.passes >= self._allowed(upcoming):
             return None
         rows = self._machine.host_rows
         ready = [
@@ -182,8 +183,13 @@ class Iteration:
         ]
         return min(ready, key=lambda wave: wave.since, default=None)
 
+    def _allowed(self, upcoming: int | None) -> int:
+        """Passes that may have been taken before the main batch, if there is one, goes on from a layer."""
+        if upcoming is None:
+            return self._passes
+        return passes_allowed(self._passes, upcoming + 1, self._last_layer + 1)
+
     def _pass(self, wave: Wave) -> None:
-        self._passes_left -= 1
         self.passes += 1
         if wave.phase is Phase.BEGINS:
             self._pass_into(wave)

@@ -12,7 +12,7 @@ from scheduler.clock import Clock
 
 _EARLIER, _LATER = 4e-6, 1e-6
 """How the margin changes with a unit that came late, and one that didn't: one in five is late, by little."""
-_SHORTEST, _LONGEST = 50e-6, 400e-6
+_SHORTEST, _LONGEST = 50e-6, 300e-6
 _SMOOTHING = 0.1
 _FASTEST, _SLOWEST = 0.2, 50.0
 

@@ -9,7 +9,7 @@ from dataclasses import replace
 import hypothesis.strategies as st
 import msgspec
 import pytest
-from hypothesis import assume, given, settings
+from hypothesis import given, settings
 
 from scheduler.overlap_planner import PlanLimits, choose
 from scheduler.plan import Overlap, PlanMode
@@ -124,17 +124,16 @@ def test_order_doesn_t_matter(state, costs, limits, chance: random.Random):
 
 
 @LAW
-@given(snapshots(), machines, limits_of)
-def test_what_is_asked_for_is_given(state, costs, limits):
-    assume(limits.mode is not None)
-    assert choose(state, costs, limits).mode is limits.mode
+@given(snapshots(), machines, limits_of, st.sampled_from(PlanMode))
+def test_what_is_asked_for_is_given(state, costs, limits, mode):
+    assert choose(state, costs, msgspec.structs.replace(limits, mode=mode)).mode is mode
 
 
 @LAW
-@given(snapshots(), machines, limits_of)
-def test_nobody_pauses_for_longer_than_patience_lasts(state, costs, limits):
-    assume(limits.mode is None and state.paused >= limits.patience)
-    chosen = choose(state, costs, limits)
+@given(snapshots(), machines, limits_of, st.integers(0, 50))
+def test_nobody_pauses_for_longer_than_patience_lasts(state, costs, limits, longer):
+    waited = msgspec.structs.replace(state, paused=limits.patience + longer)
+    chosen = choose(waited, costs, msgspec.structs.replace(limits, mode=None))
     assert chosen.mode is not PlanMode.ACCELERATOR_ONLY
     assert chosen.host_rows is None
 

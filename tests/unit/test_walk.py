@@ -66,8 +66,9 @@ class StepByStep:
     def iterate(self, budget: int) -> None:
         layers = self.costs.layers
         sampled: set[int] = set()
+        passes = 0
         for unit in range(layers + 1):
-            while budget and unit:
+            while unit and passes < min(budget, -(-budget * unit // layers) + 1):
                 look = self.now - self.costs.launch
                 ready = [
                     wave
@@ -85,7 +86,7 @@ class StepByStep:
                     sampled.add(wave)
                 self.take(wave, taken)
                 self.passes += 1
-                budget -= 1
+                passes += 1
             look = self.now - (self.costs.launch if unit else 0.0)
             riders = [
                 wave
