@@ -114,11 +114,18 @@ def test_every_option_of_the_engine_reaches_it(tmp_path: Path) -> None:
         max_running=3,
         prefix_caching=False,
         threads=2,
+        device="emulated",
+        device_kv_pages=5,
+        emulate_profile="/pace.json",
+        profile="/plans.json",
+        plan_mode="catch-up",
+        tpot_limit=0.1,
+        host_tpot_limit=0.2,
         log_level="debug",
     )
     start = start_message(settings, ModelSource("gguf", tmp_path / "m.gguf", "m"))
     assert (start.model_kind, start.model_path, start.model_name) == ("gguf", str(tmp_path / "m.gguf"), "m")
     shared = set(Settings.__struct_fields__) & set(start.__struct_fields__)
-    assert len(shared) == 12
+    assert len(shared) == 19
     for name in shared:
         assert getattr(start, name) == getattr(settings, name) != getattr(Settings(), name)
