@@ -4,10 +4,8 @@ from __future__ import annotations
 
 from engine.batch import make_batch
 from engine.model_runner import ModelRunner
-from engine.sampler import NO_TOKEN, sample
-from scheduler.plan import IterationPlan, IterationResult, SampledToken
-
-_NO_TOKEN_ERROR = "no token could be sampled: the logits were not finite, or every token was banned"
+from engine.sampled_tokens import sampled_tokens
+from scheduler.plan import IterationPlan, IterationResult
 
 
 class TorchExecutor:
@@ -35,16 +33,9 @@ class TorchExecutor:
         if self._result is not None:
             raise RuntimeError(f"iteration {self._result.iteration} has not been collected")
         logits = self._runner.run(make_batch(plan.sequences, self._runner.storage.page_size))
-        sampling = [each for each in plan.sequences if each.sample is not None]
-        specs = [each.sample for each in sampling if each.sample is not None]
-        sampled = sample(logits, specs, self._eos_token_ids)
-        self._result = IterationResult(
-            plan.iteration,
-            tuple(
-                SampledToken(each.sequence_id, token, logprobs, _NO_TOKEN_ERROR if token == NO_TOKEN else "")
-                for each, (token, logprobs) in zip(sampling, sampled, strict=True)
-            ),
-        )
+        wanted = [(each.sequence_id, each.sample) for each in plan.sequences if each.sample is not None]
+        tokens = sampled_tokens(logits, wanted, self._eos_token_ids)
+        self._result = IterationResult(plan.iteration, tuple(tokens))
 
     def collect(self) -> IterationResult:
         """The result of the submitted plan.

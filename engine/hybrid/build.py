@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 from engine.attention.base import AttentionBackend
@@ -41,6 +41,8 @@ class HybridParts:
     """For the CPU's. Without them, or where they don't know the model's shape, torch does it on the device's
     host stream."""
     costs: CostModel | None
+    warn: Callable[[], None] = lambda: None
+    """Called after every iteration."""
     clock: Clock
     eos_token_ids: tuple[int, ...]
     host_attention_on_stream: bool = False
@@ -82,4 +84,4 @@ def hybrid_executor(parts: HybridParts) -> HybridExecutor:
         page_size=host.page_size,
         eos_token_ids=parts.eos_token_ids,
     )
-    return HybridExecutor(machine, attention)
+    return HybridExecutor(machine, attention, parts.warn)

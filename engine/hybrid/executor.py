@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 
 from engine.devices.pace import sharpen_sleep
@@ -23,8 +23,9 @@ class HybridExecutor:
     Between iterations it keeps of each host row: its residual, its layer, and what the CPU does for it.
     """
 
-    def __init__(self, machine: Machine, host_attention: HostAttention) -> None:
-        """``host_attention`` is that of the machine's waves."""
+    def __init__(self, machine: Machine, host_attention: HostAttention, warn: Callable[[], None]) -> None:
+        """``host_attention`` is that of the machine's waves; ``warn`` is called after every iteration."""
+        self._warn = warn
         self._machine: Machine | None = machine
         self._host_attention = host_attention
         self._thread = ThreadPoolExecutor(1, "executor", initializer=sharpen_sleep)
@@ -71,6 +72,7 @@ class HybridExecutor:
         iteration = Iteration(machine, plan)
         tokens = iteration.run()
         machine.device.end()
+        self._warn()
         timing = self._read(machine).since(before, bool(plan.host_rows), iteration)
         return IterationResult(
             plan.iteration,

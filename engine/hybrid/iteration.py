@@ -127,7 +127,6 @@ class Iteration:
 
     def _leave(self, main: MainBatch) -> list[SampledToken]:
         machine = self._machine
-        self._until_due()
         waves = self._riders(self._last_layer)
         if not main.sampled and not waves:
             self._wait_for(machine.device.compute.record())

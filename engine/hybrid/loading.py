@@ -29,6 +29,7 @@ from scheduler.plan import PlanMode
 from scheduler.profile import ModelShape, Profile, decode_profile, for_model, with_host_attention
 from scheduler.profile_costs import ProfileCosts
 from scheduler.tier import Tier
+from scheduler.work import Stage
 
 _DEVICE_SHARE = 4
 _HOST_ATTENTION_SECONDS = 1.0
@@ -43,6 +44,20 @@ class Hybrid:
     executor: HybridExecutor
     planner: LearningPlanner
     costs: ProfileCosts
+
+
+class Extrapolations:
+    """Warns once of every stage whose work went beyond the profile's table."""
+
+    def __init__(self, costs: ProfileCosts) -> None:
+        self._costs = costs
+        self._warned: frozenset[Stage] = frozenset()
+
+    def warn(self) -> None:
+        """Look at what was asked of the costs so far."""
+        for stage in sorted(self._costs.extrapolated - self._warned):
+            logger.warning("the profile does not reach as far as the work of stage %s: extrapolating", stage)
+        self._warned = self._costs.extrapolated
 
 
 def device_pages(start: Start, host_pages: int) -> int:
@@ -92,6 +107,7 @@ def load_hybrid(
             },
             host_kernels=host_kernels,
             costs=costs,
+            warn=Extrapolations(costs).warn,
             clock=MonotonicClock(),
             eos_token_ids=eos_token_ids,
         )

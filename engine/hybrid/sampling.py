@@ -4,15 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from torch import Tensor
-
 from engine.devices.base import Buffer, Device, Event
-from engine.sampler import NO_TOKEN, sample
+from engine.sampled_tokens import sampled_tokens
 from scheduler.plan import SampledToken, SampleSpec
 from scheduler.types import SequenceId
 from scheduler.work import Stage, Work
-
-_NO_TOKEN_ERROR = "no token could be sampled: the logits were not finite, or every token was banned"
 
 Wanted = tuple[SequenceId, SampleSpec]
 
@@ -49,14 +45,3 @@ class Sampling:
         self._device.host_touches(reads=(self._arrived,))
         (logits,) = self._arrived.get()
         return sampled_tokens(logits, self.wanted, eos_token_ids)
-
-
-def sampled_tokens(
-    logits: Tensor, wanted: Sequence[Wanted], eos_token_ids: tuple[int, ...]
-) -> list[SampledToken]:
-    """Sample from float32 ``logits`` [wanted, vocabulary]."""
-    drawn = sample(logits, [spec for _sequence_id, spec in wanted], eos_token_ids)
-    return [
-        SampledToken(sequence_id, token, logprobs, _NO_TOKEN_ERROR if token == NO_TOKEN else "")
-        for (sequence_id, _spec), (token, logprobs) in zip(wanted, drawn, strict=True)
-    ]

@@ -77,11 +77,6 @@ class Wave:
         """Tokens its rows attend to, in total."""
         return sum(row.position + 1 for row in self.rows)
 
-    @property
-    def takes_part(self) -> bool:
-        """Whether it waits for a unit."""
-        return self.phase in (Phase.BEGINS, Phase.READY)
-
     def begin(self, rows: Sequence[HostRow]) -> None:
         """Take rows whose tokens begin; or, before they entered, those of them that stay."""
         # Batches are laid out in this order, and ``self.rows`` must agree with it.
