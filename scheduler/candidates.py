@@ -19,6 +19,9 @@ _SPARE = 1
 """Passes beyond those a short walk took: waves in step need one more now and then, or they fall out of it."""
 _SLACK = 1.1
 """By so much the CPU may be slower before they no longer do: once out of step, they stay so."""
+_ANY = float("inf")
+_GAIN = 1.02
+"""More waves have to promise so much more, or the fewer win."""
 
 
 class Candidate(msgspec.Struct, frozen=True, gc=False):
@@ -62,6 +65,8 @@ class Candidates:
         self._all = self._first(len(arrived))
         self._times = times
         self._units = times.layers + 1
+        self._predicted: dict[tuple[int, int, int], Prediction] = {}
+        """By rows, waves and passes."""
 
     def accelerator_only(self) -> Candidate:
         """Host rows pause."""
@@ -89,15 +94,26 @@ class Candidates:
         if not self._times.main.rows:
             yield from self._alone(PlanMode.CATCH_UP)
             return
+        kept = 0.0
+        """The highest rate of those that keep the limits; fewer passes in more waves won't beat it."""
         for waves in self._waves():
-            most = self._walk(PlanMode.CATCH_UP, waves, waves * self._units)
+            most = self._most(waves)
             useful = min(most.prediction.most_passes + _SPARE, waves * self._units)
             yield msgspec.structs.replace(most, passes=useful)
-            budgets = self._keeping(waves, tpot, host_tpot)
-            budgets |= {1, useful // 4, useful // 2} if waves == 1 else {useful // 2} if waves == 2 else set()
-            for passes in sorted(budgets):
+            prediction = most.prediction
+            if prediction.seconds <= (tpot or _ANY) and prediction.host_seconds <= (host_tpot or _ANY):
+                kept = max(kept, prediction.rate)
+            beaten = prediction.rate < kept * _GAIN
+            budgets = set() if beaten else self._keeping(most, tpot, host_tpot)
+            for passes in sorted(budgets or _between(waves, useful)):
                 if 1 <= passes < useful:
                     yield self._walk(PlanMode.CATCH_UP, waves, passes)
+
+    def fastest_host_token(self) -> float:
+        """Seconds that a host row's token takes at least, in whichever number of waves."""
+        if not self._times.main.rows:
+            return 0.0
+        return min((self._most(waves).prediction.host_seconds for waves in self._waves()), default=0.0)
 
     def asymmetric_pipeline(self) -> Iterator[Candidate]:
         """Two waves, a pass in every gap, and as many host rows as then advance a token an iteration.
@@ -132,6 +148,10 @@ class Candidates:
     def _waves(self) -> list[int]:
         return [waves for waves in _WAVES if waves <= self._all.rows]
 
+    def _most(self, waves: int) -> Candidate:
+        """With passes as many as the CPU can follow."""
+        return self._walk(PlanMode.CATCH_UP, waves, waves * self._units)
+
     def _walk(self, mode: PlanMode, waves: int, passes: int, rows: int | None = None) -> Candidate:
         group = self._all
         if rows is not None and rows < group.rows:
@@ -139,7 +159,10 @@ class Candidates:
         else:
             rows = None
         waves = min(waves, group.rows)
-        prediction = predict_waves(self._decodes, self._times, group, waves, passes)
+        prediction = self._predicted.get((group.rows, waves, passes))
+        if prediction is None:
+            prediction = predict_waves(self._decodes, self._times, group, waves, passes)
+            self._predicted[group.rows, waves, passes] = prediction
         if rows is not None:
             prediction = msgspec.structs.replace(prediction, host_seconds=float("inf"))
         return Candidate(mode, waves, passes, rows, prediction)
@@ -161,18 +184,23 @@ class Candidates:
         attention, around, _ = self._turn(self._all, waves)
         return attention + around <= self._times.main.attention
 
-    def _keeping(self, waves: int, tpot: float | None, host_tpot: float | None) -> set[int]:
+    def _keeping(self, most: Candidate, tpot: float | None, host_tpot: float | None) -> set[int]:
         """Budgets at which an iteration, or a host row's token, takes just as long as it may.
 
         An iteration of A seconds takes A + e * p with e passes, and its waves advance ``waves + e`` units.
+        Fewer passes than ``most`` make iterations shorter and host rows slower. So they are of use where it
+        breaks the one limit and the rate rises with the budget, or keeps the other and the rate falls.
         """
-        alone = self._times.total
+        waves, alone = most.waves, self._times.total
         _, _, one = self._turn(self._all, waves)
         budgets: set[int] = set()
-        if tpot is not None and one > 0:
-            most = int((tpot - alone) / one)
-            budgets |= {most - 1, most, most * 9 // 10}
-        if host_tpot is not None:
+        if tpot is None and host_tpot is None:
+            return budgets
+        rises = most.prediction.rate >= self._walk(PlanMode.ASYNC_OVERLAP, 1, 0).prediction.rate
+        if rises and tpot is not None and one > 0 and most.prediction.seconds > tpot:
+            highest = int((tpot - alone) / one)
+            budgets |= {highest - 1, highest * 9 // 10}
+        if not rises and host_tpot is not None and most.prediction.host_seconds <= host_tpot:
             each = self._units * waves
             denominator = host_tpot - each * one
             if denominator > 0:
@@ -194,3 +222,13 @@ class Candidates:
             else:
                 most = rows - 1
         return least
+
+
+def _between(waves: int, most: int) -> set[int]:
+    """Budgets to try below the largest."""
+    match waves:
+        case 1:
+            return {1, most // 4, most // 2}
+        case 2:
+            return {most // 2}
+    return set()

@@ -58,9 +58,9 @@ def choose(snapshot: Snapshot, costs: CostModel, limits: PlanLimits) -> Overlap:
     """
     mode = limits.mode if snapshot.host else PlanMode.ACCELERATOR_ONLY
     tried: list[_Option] = []
-    for chunk, times in _main_batches(snapshot, costs, limits):
+    for chunk, times, candidates in _main_batches(snapshot, costs, limits):
         options = [
-            _option(each, chunk, times, snapshot, limits) for each in _all(snapshot, times, limits, mode)
+            _option(each, chunk, times, snapshot, limits) for each in _all(snapshot, candidates, limits, mode)
         ]
         tried += options
         keeping = [option for option in options if option.excess <= 1.0]
@@ -79,17 +79,21 @@ def choose(snapshot: Snapshot, costs: CostModel, limits: PlanLimits) -> Overlap:
 
 def _main_batches(
     snapshot: Snapshot, costs: CostModel, limits: PlanLimits
-) -> Iterator[tuple[int, UnitTimes]]:
-    """Prompt tokens to try, the most first: fewer for the sake of limits, and none that break them alone."""
+) -> Iterator[tuple[int, UnitTimes, Candidates]]:
+    """Prompt tokens to try, the most first: fewer for the sake of limits, and none that must break them."""
     chunk = prefill_room(snapshot)
     tpot = limits.tpot if snapshot.device_rows else None
     host_tpot = limits.host_tpot if _attainable(snapshot, costs, limits) else None
     limit = min((each for each in (tpot, host_tpot) if each is not None), default=float("inf"))
     while True:
         times = UnitTimes(costs, main_batch(snapshot, chunk, costs))
+        candidates = Candidates(snapshot, times)
         least = chunk // 2 < _SMALLEST_CHUNK
-        if least or times.total <= limit:
-            yield chunk, times
+        keeps = times.total <= limit
+        if keeps and host_tpot is not None and not least:
+            keeps = candidates.fastest_host_token() <= host_tpot
+        if least or keeps:
+            yield chunk, times, candidates
             if least or host_tpot is None:
                 return
         chunk //= 2
@@ -104,9 +108,8 @@ def _attainable(snapshot: Snapshot, costs: CostModel, limits: PlanLimits) -> boo
 
 
 def _all(
-    snapshot: Snapshot, times: UnitTimes, limits: PlanLimits, mode: PlanMode | None
+    snapshot: Snapshot, candidates: Candidates, limits: PlanLimits, mode: PlanMode | None
 ) -> Iterable[Candidate]:
-    candidates = Candidates(snapshot, times)
     tpot = limits.tpot if snapshot.device_rows else None
     found: list[Candidate] = []
     if mode in (None, PlanMode.ACCELERATOR_ONLY):
