@@ -17,8 +17,6 @@ _LARGEST_CORRECTION = math.log(20)
 _WORTH_APPLYING = math.log(1.02)
 _WINDOW = 64
 """Iterations that medians are taken of."""
-_ENOUGH = 8
-"""Of them, before the overhead measured replaces the profile's."""
 
 
 class Calibration:
@@ -27,7 +25,6 @@ class Calibration:
     def __init__(self) -> None:
         self._corrections: dict[Stage, float] = {}
         """Natural logarithms of factors, by the stage whose table it is."""
-        self._overheads: deque[float] = deque(maxlen=_WINDOW)
         self._errors: deque[float] = deque(maxlen=_WINDOW)
         self._lead: float | None = None
         self._applied: CorrectedCosts | None = None
@@ -41,13 +38,6 @@ class Calibration:
             before = self._corrections.get(stage, 0.0)
             step = _clipped(math.log(ratio) - before, _LARGEST_STEP)
             self._corrections[stage] = _clipped(before + _SMOOTHING * step, _LARGEST_CORRECTION)
-
-    def observe_overhead(self, total: float, accelerator_busy: float) -> None:
-        """Learn from an iteration's seconds in total, and those in which the accelerator computed.
-
-        Only of iterations with a main batch: without one the accelerator waits for the CPU.
-        """
-        self._overheads.append(max(0.0, total - accelerator_busy))
 
     def observe_iteration(self, predicted: float, measured: float) -> None:
         """Note how long an iteration was to take and took, in seconds. Nothing predicted: nothing noted."""
@@ -64,30 +54,22 @@ class Calibration:
         return {stage: math.exp(value) for stage, value in self._corrections.items()}
 
     @property
-    def overhead(self) -> float | None:
-        """Median seconds of an iteration in which the accelerator did nothing; None: too few seen."""
-        return _median(self._overheads) if len(self._overheads) >= _ENOUGH else None
-
-    @property
     def error(self) -> float | None:
         """Median relative error of the last iterations' predicted times; None before the first."""
         return _median(self._errors) if self._errors else None
 
     def corrected(self, costs: CostModel) -> CostModel:
         """``costs``, corrected. The same object as long as nothing has changed by much."""
-        overhead = self.overhead if self.overhead is not None else costs.overhead
         launch = self._lead if self._lead is not None else costs.launch
-        if self._applied is None or not self._applied.is_about(costs, self.factors, overhead, launch):
-            self._applied = CorrectedCosts(costs, self.factors, overhead, launch)
+        if self._applied is None or not self._applied.is_about(costs, self.factors, launch):
+            self._applied = CorrectedCosts(costs, self.factors, launch)
         return self._applied
 
 
 class CorrectedCosts(CostModel):
-    """A cost model's times multiplied with factors, another overhead, and another lead of decisions."""
+    """A cost model's times multiplied with factors, and another lead of decisions."""
 
-    def __init__(
-        self, costs: CostModel, factors: Mapping[Stage, float], overhead: float, launch: float
-    ) -> None:
+    def __init__(self, costs: CostModel, factors: Mapping[Stage, float], launch: float) -> None:
         """``factors`` by stage, where not 1; what ``DENSE`` has is that of ``ENTRY`` and ``EXIT`` too."""
         self._costs = costs
         self._factors = dict(factors)
@@ -96,7 +78,7 @@ class CorrectedCosts(CostModel):
         self.row_bytes_down = costs.row_bytes_down
         self.row_bytes_up = costs.row_bytes_up
         self.launch = launch
-        self.overhead = overhead
+        self.overhead = costs.overhead
         self._dense = factors.get(Stage.DENSE, 1.0)
         self._head = factors.get(Stage.HEAD, 1.0)
         self._device_decode = factors.get(Stage.DEVICE_DECODE, 1.0)
@@ -106,13 +88,11 @@ class CorrectedCosts(CostModel):
         self._download = factors.get(Stage.DOWNLOAD, 1.0)
         self._upload = factors.get(Stage.UPLOAD, 1.0)
 
-    def is_about(
-        self, costs: CostModel, factors: Mapping[Stage, float], overhead: float, launch: float
-    ) -> bool:
+    def is_about(self, costs: CostModel, factors: Mapping[Stage, float], launch: float) -> bool:
         """Whether correcting ``costs`` like that would give nearly this."""
         pairs = [(self._factors.get(stage, 1.0), factor) for stage, factor in factors.items()]
         return self._costs is costs and all(
-            _alike(one, other) for one, other in [*pairs, (self.overhead, overhead), (self.launch, launch)]
+            _alike(one, other) for one, other in [*pairs, (self.launch, launch)]
         )
 
     def dense(self, rows: int) -> float:

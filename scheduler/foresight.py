@@ -39,13 +39,14 @@ class Foresight:
 
     def think(self, plan: IterationPlan) -> None:
         """Choose for the state that ``plan``, which is being computed, will probably lead to."""
-        self._choose(self._snapshot(plan, arriving=True))
+        self._think_of(self._snapshot(plan, arriving=True))
 
-    def choose(self, rows: bool) -> Overlap:
-        """The overlap of the plan being made; ``rows`` tells whether there are host rows."""
-        if rows and self._thought is None:
-            self._choose(self._snapshot(None, arriving=True))
-        return self._thought[1] if rows and self._thought is not None else ACCELERATOR_ONLY
+    def choose(self) -> Overlap:
+        """The overlap of the plan being made."""
+        if not self._limits.has_device:
+            return ACCELERATOR_ONLY
+        thought = self._thought or self._think_of(self._snapshot(None, arriving=True))
+        return thought[1]
 
     def confirm(self, rows: bool, main: bool) -> Overlap:
         """What was chosen, or another choice if the plan came out differently.
@@ -54,16 +55,19 @@ class Foresight:
             rows: whether there are host rows.
             main: whether there is a main batch.
         """
-        if not rows:
+        if not (rows or main):
             return ACCELERATOR_ONLY
-        if self._thought is None or bool(self._thought[0].device_rows or self._thought[0].prefills) != main:
-            self._thought = None
-            self._choose(self._snapshot(None, arriving=False))
-        return self.choose(rows)
+        if self._thought is not None:
+            snapshot = self._thought[0]
+            expected = (bool(snapshot.host), bool(snapshot.device_rows or snapshot.prefills))
+            if expected != (rows, main):
+                self._think_of(self._snapshot(None, arriving=False))
+        return self.choose()
 
-    def _choose(self, snapshot: Snapshot) -> None:
-        if snapshot.host:
-            self._thought = (snapshot, self._planner.choose(snapshot))
+    def _think_of(self, snapshot: Snapshot) -> tuple[Snapshot, Overlap]:
+        anything = snapshot.host or snapshot.device_rows or snapshot.prefills
+        self._thought = (snapshot, self._planner.choose(snapshot) if anything else ACCELERATOR_ONLY)
+        return self._thought
 
     def waves(self, rows: Iterable[Sequence], overlap: Overlap) -> Mapping[SequenceId, int | None]:
         """Divide host rows into waves."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Protocol
 
-from scheduler.plan import Overlap, PlanMode, Timing
+from scheduler.plan import ACCELERATOR_ONLY, Overlap, PlanMode, Timing
 from scheduler.snapshot import HostSequence, Snapshot
 from scheduler.types import SequenceId
 
@@ -14,7 +14,10 @@ class Planner(Protocol):
     """Numbers in, a choice out: the same for the same, whatever the clock says."""
 
     def choose(self, snapshot: Snapshot) -> Overlap:
-        """How the host rows of ``snapshot``, of which there are some, advance in the next iteration."""
+        """How host rows advance in the next iteration, and how many prompt tokens it computes.
+
+        Where ``snapshot`` has no host rows the mode is ``accelerator-only``.
+        """
 
     def assign(self, host: tuple[HostSequence, ...], overlap: Overlap) -> Mapping[SequenceId, int | None]:
         """The wave of each host row; None, or no entry, for those that begin no token."""
@@ -32,6 +35,8 @@ class RidingPlanner:
 
     def choose(self, snapshot: Snapshot) -> Overlap:
         """See ``Planner``."""
+        if not snapshot.host:
+            return ACCELERATOR_ONLY
         if snapshot.device_rows or snapshot.prefills:
             return Overlap(mode=PlanMode.ASYNC_OVERLAP, reason="no cost model")
         return Overlap(mode=PlanMode.CATCH_UP, passes=_PASSES_ALONE, reason="no main batch")

@@ -118,7 +118,7 @@ class Scheduler:
         enough = self._room.make(self._iterations) or not self._can_go_on()
         if enough:
             self._admission.swap_in(self._iterations)
-        overlap = self._foresight.choose(any(self._host_rows()))
+        overlap = self._foresight.choose()
         batch = self._main_batch(overlap.prefill_tokens, admit=enough)
         rows = list(self._host_rows())
         if not batch and not rows and not residents.under_way:

@@ -93,9 +93,9 @@ def serve_on_cpu(model: DecoderModel, requests: list[Request]) -> Tokens:
 
 def serve(
     model: DecoderModel, device: Device, requests: list[Request], mode: PlanMode | None, *,
-    budget: float, host: float, native: bool = True,
+    budget: float, host: float, page_size: int = PAGE_SIZE, native: bool = True,
 ) -> Serving:  # fmt: skip
-    limits = make_limits(requests, mode, device=budget, host=host, page_size=PAGE_SIZE)
+    limits = make_limits(requests, mode, device=budget, host=host, page_size=page_size)
     serving = Serving(model, device, limits, EMULATED, mode, native=native)
     serving.run(spread(requests, 1, iterations=4))
     serving.close()
@@ -130,11 +130,22 @@ def test_64_requests_in_every_mode(smollm2: DecoderModel, cpu_only: CpuOnly, bud
 
 @pytest.mark.slow
 @minutes
-@pytest.mark.parametrize("seed", range(2))
-def test_64_requests_in_any_legal_order(smollm2: DecoderModel, cpu_only: CpuOnly, seed: int):
-    requests = draw_requests(64, 1, VOCABULARY, longest=48, outputs=(8, 24))
-    serving = serve(smollm2, CheckedDevice(seed), requests, None, budget=0.25, host=0.5, native=False)
-    assert serving.tokens == cpu_only(requests)
+@pytest.mark.parametrize("first", range(0, 200, 25))
+def test_64_requests_in_200_legal_orders(smollm2: DecoderModel, cpu_only: CpuOnly, first: int):
+    """Each order with the next budget and mode, so that every pair of them gets a dozen or more."""
+    requests = draw_requests(64, 1, VOCABULARY, longest=12, outputs=(2, 8))
+    host_tokens = migrations = preemptions = 0
+    for seed in range(first, first + 25):
+        budget, host = ((0.05, 0.0), (0.25, 0.2), (1.0, 0.2))[seed // len(MODES) % 3]
+        mode = MODES[seed % len(MODES)]
+        serving = serve(
+            smollm2, CheckedDevice(seed), requests, mode, budget=budget, host=host, page_size=4, native=False
+        )
+        assert serving.tokens == cpu_only(requests), (seed, mode, budget)
+        host_tokens += serving.counts["host tokens"]
+        migrations += sum(serving.migrations)
+        preemptions += serving.preemptions
+    assert host_tokens and migrations and preemptions
 
 
 @pytest.mark.slow

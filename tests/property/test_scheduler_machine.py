@@ -29,9 +29,9 @@ class RandomPlanner:
         self.rng = rng
 
     def choose(self, snapshot: Snapshot) -> Overlap:
-        assert snapshot.host, "asked without host rows"
+        assert snapshot.host or snapshot.device_rows or snapshot.prefills, "asked for nothing"
         return Overlap(
-            mode=self.rng.choice(tuple(PlanMode)),
+            mode=self.rng.choice(tuple(PlanMode)) if snapshot.host else PlanMode.ACCELERATOR_ONLY,
             waves=2,
             prefill_tokens=self.rng.choice((None, 1, 5)),
         )

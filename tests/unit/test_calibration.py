@@ -97,21 +97,6 @@ def test_small_moves_add_up():
     assert calibration.factors[Stage.DENSE] == pytest.approx(1.02, abs=0.002)
 
 
-def test_overhead_is_the_median_of_what_the_accelerator_was_not_busy():
-    calibration = Calibration()
-    for _ in range(7):
-        calibration.observe_overhead(total=0.05, accelerator_busy=0.045)
-    assert calibration.overhead is None
-    assert calibration.corrected(COSTS).overhead == COSTS.overhead
-    calibration.observe_overhead(total=9.0, accelerator_busy=0.05)
-    assert calibration.overhead == pytest.approx(0.005)
-    assert calibration.corrected(COSTS).overhead == pytest.approx(0.005)
-    for _ in range(64):
-        calibration.observe_overhead(total=0.05, accelerator_busy=0.051)
-    assert calibration.overhead == 0
-    assert calibration.corrected(COSTS).overhead == 0
-
-
 def test_error_is_the_median_of_the_last_iterations():
     calibration = Calibration()
     assert calibration.error is None

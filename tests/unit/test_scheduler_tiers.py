@@ -645,14 +645,18 @@ def test_alone_a_sequence_must_fit_the_device():
 class Recorder:
     """Chooses what it is told to, and keeps what it was asked."""
 
-    def __init__(self, overlap: Overlap) -> None:
+    def __init__(self, overlap: Overlap, prefill_tokens: int | None = None) -> None:
         self.overlap = overlap
+        self.prefill_tokens = prefill_tokens
+        """Chosen where there are no host rows."""
         self.snapshots: list[Snapshot] = []
         self.learnt: list[tuple[Overlap, Timing]] = []
 
     def choose(self, snapshot: Snapshot) -> Overlap:
         self.snapshots.append(snapshot)
-        return self.overlap
+        if snapshot.host:
+            return self.overlap
+        return msgspec.structs.replace(ACCELERATOR_ONLY, prefill_tokens=self.prefill_tokens)
 
     def assign(self, host: tuple[HostSequence, ...], overlap: Overlap) -> Mapping[SequenceId, int | None]:
         return {row.sequence_id: number % overlap.waves for number, row in enumerate(host)}
@@ -676,12 +680,17 @@ def planned(overlap: Overlap = PAIR, **changes) -> tuple[Engine, Recorder]:
     return engine, planner
 
 
-def test_without_host_rows_nobody_asks_the_planner():
-    planner = Recorder(PAIR)
+def test_without_host_rows_the_planner_still_limits_prompts():
+    planner = Recorder(PAIR, prefill_tokens=8)
     engine = Engine(limits(), planner)
     engine.add("a", 19, 40)
-    assert engine.step(5).overlap is ACCELERATOR_ONLY
-    assert planner.snapshots == []
+    sizes = []
+    for _ in range(4):
+        plan = engine.step()
+        assert plan.overlap.mode is PlanMode.ACCELERATOR_ONLY
+        sizes.append(sum(len(one.token_ids) for one in plan.sequences))
+    assert sizes == [8, 8, 3, 1]
+    assert not any(one.host for one in planner.snapshots)
 
 
 def test_the_choice_is_made_for_what_the_plan_in_flight_will_lead_to():
