@@ -27,13 +27,13 @@ class RMSNorm:
 
     def __init__(self, weight: Tensor, eps: float) -> None:
         """``weight`` is float32, [width]."""
-        self._weight = weight
+        self.weight = weight
+        self.eps = eps
         self._shape = weight.shape
-        self._eps = eps
 
     def __call__(self, x: Tensor) -> Tensor:
         """[..., width] to the same shape and type."""
-        return F.rms_norm(x.float(), self._shape, self._weight, self._eps).to(x.dtype)
+        return F.rms_norm(x.float(), self._shape, self.weight, self.eps).to(x.dtype)
 
 
 class HeadNorm:
@@ -42,12 +42,13 @@ class HeadNorm:
     def __init__(self, query: Tensor, key: Tensor, config: ModelConfig) -> None:
         """``query`` and ``key`` are float32, [head_dim]."""
         rows = [query.expand(config.num_heads, -1), key.expand(config.num_kv_heads, -1)]
-        self._weight = torch.cat(rows)
-        self._eps = config.rms_norm_eps
+        self.weight = torch.cat(rows)
+        """[num_heads + num_kv_heads, head_dim]."""
+        self.eps = config.rms_norm_eps
 
     def apply_(self, qk: Tensor) -> None:
         """Normalise [rows, num_heads + num_kv_heads, head_dim] in place."""
-        qk.copy_(F.rms_norm(qk.float(), qk.shape[-1:], None, self._eps) * self._weight)
+        qk.copy_(F.rms_norm(qk.float(), qk.shape[-1:], None, self.eps) * self.weight)
 
 
 class DenseLinear:
@@ -55,12 +56,12 @@ class DenseLinear:
 
     def __init__(self, weight: Tensor, bias: Tensor | None = None) -> None:
         """``weight`` is [out, in], ``bias`` [out]."""
-        self._weight = weight
-        self._bias = bias
+        self.weight = weight
+        self.bias = bias
 
     def __call__(self, x: Tensor) -> Tensor:
         """[rows, in] to [rows, out]."""
-        return F.linear(x, self._weight, self._bias)
+        return F.linear(x, self.weight, self.bias)
 
 
 class PackedLinear:
@@ -72,8 +73,9 @@ class PackedLinear:
 
     def __init__(self, weight: Tensor, bias: Tensor | None = None) -> None:
         """``weight`` is [out, in], ``bias`` [out]."""
-        self._weight = torch.ops.mkldnn._reorder_linear_weight(weight, _PACK_FOR_ROWS)
-        self._bias = bias
+        self.weight = torch.ops.mkldnn._reorder_linear_weight(weight, _PACK_FOR_ROWS)
+        """Opaque to all but oneDNN."""
+        self.bias = bias
         self._multiply = torch.ops.mkldnn._linear_pointwise.default
 
     def __call__(self, x: Tensor) -> Tensor:
@@ -81,9 +83,9 @@ class PackedLinear:
         rows = len(x)
         padded = padded_rows(rows)
         if padded == rows:
-            return cast(Tensor, self._multiply(x, self._weight, self._bias, "none", [], ""))
+            return cast(Tensor, self._multiply(x, self.weight, self.bias, "none", [], ""))
         x = F.pad(x, (0, 0, 0, padded - rows))
-        return cast(Tensor, self._multiply(x, self._weight, self._bias, "none", [], ""))[:rows]
+        return cast(Tensor, self._multiply(x, self.weight, self.bias, "none", [], ""))[:rows]
 
 
 def padded_rows(rows: int) -> int:
