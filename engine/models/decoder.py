@@ -8,14 +8,14 @@ computed. A family overrides what it does differently.
 from __future__ import annotations
 
 import math
-from typing import ClassVar, NamedTuple, Protocol
+from typing import ClassVar, NamedTuple
 
 import torch
 from torch import Tensor
 
 from engine.models.config import ModelConfig
-from engine.models.embedding import DenseEmbedding
-from engine.models.layers import GatedMLP, HeadNorm, LinearMap, RMSNorm, activation, make_linear
+from engine.models.layers import GatedMLP, HeadNorm, LinearMap, RMSNorm, activation
+from engine.models.matrices import Matrices, TensorSource, TorchMatrices
 from engine.models.parts import LayerParts, ModelParts
 from engine.models.rotary import Rotary, Rotation, Rotations, full_frequencies, sliding_frequencies
 
@@ -25,13 +25,6 @@ Shapes = dict[str, tuple[int, ...]]
 _EMBEDDING = "model.embed_tokens.weight"
 _FINAL_NORM = "model.norm.weight"
 _HEAD = "lm_head.weight"
-
-
-class TensorSource(Protocol):
-    """Where a model takes its tensors from; ``Checkpoint`` is one."""
-
-    def load(self, name: str, dtype: torch.dtype) -> Tensor:
-        """The tensor of this Hugging Face name."""
 
 
 class AttentionInput(NamedTuple):
@@ -48,11 +41,12 @@ class AttentionInput(NamedTuple):
 class LayerWeights:
     """One layer's tensors, by their names within the layer."""
 
-    def __init__(self, source: TensorSource, index: int, dtype: torch.dtype) -> None:
+    def __init__(self, source: TensorSource, matrices: Matrices, index: int, dtype: torch.dtype) -> None:
         """``index`` counts layers from 0; ``dtype`` is the compute type."""
         self._source = source
+        self._matrices = matrices
         self._prefix = layer_prefix(index)
-        self.dtype = dtype
+        self._dtype = dtype
 
     def norm(self, name: str) -> Tensor:
         """A norm's weight, in float32 because norms are computed so."""
@@ -60,12 +54,9 @@ class LayerWeights:
 
     def linear(self, *names: str, bias: bool) -> LinearMap:
         """One map that gives the outputs of all the named ones, in order."""
-        weights = [self._source.load(f"{self._prefix}{name}.weight", self.dtype) for name in names]
-        fused_bias = None
-        if bias:
-            biases = [self._source.load(f"{self._prefix}{name}.bias", self.dtype) for name in names]
-            fused_bias = torch.cat(biases)
-        return make_linear(weights[0] if len(weights) == 1 else torch.cat(weights), fused_bias)
+        biases = [self._source.load(f"{self._prefix}{name}.bias", self._dtype) for name in names if bias]
+        weights = [f"{self._prefix}{name}.weight" for name in names]
+        return self._matrices.linear(weights, torch.cat(biases) if bias else None)
 
 
 class DecoderLayer:
@@ -173,21 +164,34 @@ class DecoderModel:
 
     layer_class: ClassVar[type[DecoderLayer]] = DecoderLayer
 
-    def __init__(self, config: ModelConfig, source: TensorSource, dtype: torch.dtype) -> None:
-        """Takes every tensor of ``expected_tensors(config)`` from ``source``, once; computes in ``dtype``."""
+    def __init__(
+        self,
+        config: ModelConfig,
+        source: TensorSource,
+        dtype: torch.dtype,
+        matrices: Matrices | None = None,
+    ) -> None:
+        """Takes every tensor of ``expected_tensors(config)``, once.
+
+        Args:
+            config: the model's shape.
+            source: of norms and biases.
+            dtype: the compute type.
+            matrices: of all else; default: plain ones from ``source``.
+        """
         self.config = config
         self.dtype = dtype
-        embedding = source.load(_EMBEDDING, dtype)
-        layer_weights = (LayerWeights(source, index, dtype) for index in range(config.num_layers))
-        self.layers = tuple(self.layer_class(config, index, each) for index, each in enumerate(layer_weights))
+        matrices = matrices or TorchMatrices(source, dtype)
+        embedding, head = matrices.vocabulary(_EMBEDDING, None if config.tie_word_embeddings else _HEAD)
+        weights = (LayerWeights(source, matrices, index, dtype) for index in range(config.num_layers))
+        self.layers = tuple(self.layer_class(config, index, each) for index, each in enumerate(weights))
         final_norm = source.load(_FINAL_NORM, torch.float32)
-        head = make_linear(embedding if config.tie_word_embeddings else source.load(_HEAD, dtype))
         frequencies = full_frequencies(config)
         self.parts = ModelParts(
             config=config,
             dtype=dtype,
-            embedding=DenseEmbedding(embedding),
-            embedding_scale=embedding.new_tensor(self.embedding_scale(config)).item(),
+            embedding=embedding,
+            embedding_scale=torch.tensor(self.embedding_scale(config), dtype=dtype).item(),
             layers=tuple(layer.parts for layer in self.layers),
             final_norm=RMSNorm(final_norm + self.layer_class.norm_offset, config.rms_norm_eps),
             head=head,
