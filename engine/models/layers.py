@@ -5,8 +5,8 @@ Plain objects that hold tensors; nothing is trained, so nothing is registered an
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import cast
+from collections.abc import Callable, Mapping
+from typing import NamedTuple, Protocol, cast
 
 import torch
 import torch.nn.functional as F
@@ -14,8 +14,17 @@ from torch import Tensor
 
 from engine.models.config import ModelConfig
 
-LinearMap = Callable[[Tensor], Tensor]
-"""[rows, in] -> [rows, out]."""
+
+class LinearMap(Protocol):
+    """A matrix, and perhaps a bias: [rows, in] to [rows, out]."""
+
+    @property
+    def held(self) -> HeldWeights:
+        """The matrix, for those who count."""
+
+    def __call__(self, x: Tensor) -> Tensor:
+        """X W^T + b."""
+
 
 _PACK_FOR_ROWS = 16
 """oneDNN asks for a row count when it lays out a weight. On the CPUs measured the layouts for 1, 16
@@ -51,6 +60,26 @@ class HeadNorm:
         qk.copy_(F.rms_norm(qk.float(), qk.shape[-1:], None, self.eps) * self.weight)
 
 
+class HeldWeights(NamedTuple):
+    """A matrix in memory."""
+
+    owner: object
+    """Whoever holds the same one names the same object."""
+    nbytes: int
+    elements: Mapping[str, int]
+    """How many are in which format: a compute type, or GGUF's name of a packed one."""
+
+
+def held_tensor(weight: Tensor) -> HeldWeights:
+    """Of a plain tensor."""
+    return HeldWeights(weight, weight.nbytes, {dtype_name(weight.dtype): weight.numel()})
+
+
+def dtype_name(dtype: torch.dtype) -> str:
+    """Without ``torch.``."""
+    return str(dtype).removeprefix("torch.")
+
+
 class DenseLinear:
     """x W^T + b on the weight as it is."""
 
@@ -58,6 +87,11 @@ class DenseLinear:
         """``weight`` is [out, in], ``bias`` [out]."""
         self.weight = weight
         self.bias = bias
+
+    @property
+    def held(self) -> HeldWeights:
+        """The weight."""
+        return held_tensor(self.weight)
 
     def __call__(self, x: Tensor) -> Tensor:
         """[rows, in] to [rows, out]."""
@@ -76,6 +110,7 @@ class PackedLinear:
         self.weight = torch.ops.mkldnn._reorder_linear_weight(weight, _PACK_FOR_ROWS)
         """Opaque to all but oneDNN."""
         self.bias = bias
+        self.held = HeldWeights(self, weight.nbytes, {dtype_name(weight.dtype): weight.numel()})
         self._multiply = torch.ops.mkldnn._linear_pointwise.default
 
     def __call__(self, x: Tensor) -> Tensor:

@@ -8,7 +8,7 @@ if TYPE_CHECKING:
     import torch
 
     from engine.models.config import ModelConfig
-    from engine.weights.stored import StoredTensor
+    from engine.stored_tensor import StoredTensor
 
 
 class Checkpoint(Protocol):

@@ -10,11 +10,11 @@ import torch
 
 from engine.model_error import ModelError
 from engine.models.config import ModelConfig
+from engine.stored_tensor import StoredTensor
 from engine.weights.dequantize import DEQUANTIZABLE, dequantized
 from engine.weights.gguf_config import ROPE_FACTORS_TENSOR, gguf_model_config
 from engine.weights.gguf_file import GgufFile, GgufTensor
 from engine.weights.gguf_names import Conversion, conversion_of, huggingface_name
-from engine.weights.stored import StoredTensor
 
 
 class GgufCheckpoint:

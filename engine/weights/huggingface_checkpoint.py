@@ -14,9 +14,9 @@ from safetensors import SafetensorError, safe_open
 
 from engine.model_error import ModelError
 from engine.models.config import ModelConfig
+from engine.stored_tensor import StoredTensor
 from engine.weights.huggingface_config import huggingface_model_config
 from engine.weights.json_file import read_json
-from engine.weights.stored import StoredTensor
 
 _INDEX = "model.safetensors.index.json"
 _BYTES: Mapping[str, int] = MappingProxyType({"F32": 4, "F16": 2, "BF16": 2})
