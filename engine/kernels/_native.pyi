@@ -151,3 +151,62 @@ class Matrix:
         Raises:
             IndexError: there is no such output.
         """
+
+class StepLinear:
+    """A matrix, and its bias or nothing."""
+
+    def __init__(self, matrix: Matrix, bias: list[float]) -> None: ...
+
+class StepLayer:
+    """One layer of a step, see ``engine.models.parts.LayerParts``; norms that are not there are empty."""
+
+    def __init__(
+        self,
+        *,
+        qkv: StepLinear,
+        output: StepLinear,
+        gate_up: StepLinear,
+        down: StepLinear,
+        input_norm: list[float],
+        query_norm: list[float],
+        key_norm: list[float],
+        attention_norm: list[float],
+        mlp_input_norm: list[float],
+        mlp_norm: list[float],
+        sliding: bool,
+    ) -> None: ...
+
+class Step:
+    """All layers of an iteration and its logits in one call. Activations: 0 silu, 1 gelu_tanh."""
+
+    def __init__(
+        self,
+        pool: ThreadPool,
+        instruction_set: str,
+        *,
+        hidden: int,
+        heads: int,
+        kv_heads: int,
+        dim: int,
+        inner: int,
+        eps: float,
+        activation: int,
+        embedding: Matrix,
+        embedding_scale: float,
+        layers: list[StepLayer],
+        final_norm: list[float],
+        head: Matrix,
+        full_frequencies: list[float],
+        sliding_frequencies: list[float],
+    ) -> None: ...
+    def run(
+        self,
+        plan: AttentionPlan,
+        rows: int,
+        token_ids: int,
+        positions: int,
+        sampled: int,
+        sample_rows: int,
+        logits: int,
+    ) -> None:
+        """Addresses of int64 arrays, and of float32 [sampled][vocabulary] for the logits."""

@@ -10,6 +10,7 @@
 #include "bind_dense.h"
 #include "host_memory.h"
 #include "instruction_sets.h"
+#include "step/bind_step.h"
 #include "thread_pool.h"
 
 namespace nb = nanobind;
@@ -158,4 +159,5 @@ NB_MODULE(_native, module) {
         .def("notify", &AttentionDriver::notify, nb::call_guard<nb::gil_scoped_release>());
 
     bind_dense(module);
+    bind_step(module);
 }
