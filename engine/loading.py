@@ -14,20 +14,19 @@ from typing import NamedTuple
 import msgspec
 import torch
 
-from engine.attention.choice import host_attention
 from engine.hybrid.shares import accelerator_threads, device_pages
 from engine.kernels.loader import Kernels, load_kernels
 from engine.kv_storage import KVStorage, page_bytes
 from engine.memory import GIB, free_host_bytes, kv_pages
 from engine.model_error import ModelError
 from engine.model_loader import compute_dtype, load_model
-from engine.model_runner import ModelRunner
 from engine.models.config import ModelConfig
 from engine.models.decoder import DecoderModel
 from engine.models.layers import dtype_name
 from engine.models.registry import parameters
 from engine.models.weight_facts import weight_facts
 from engine.precision import choose_precision
+from engine.runner import make_runner
 from engine.torch_executor import TorchExecutor
 from engine.weights.check import open_checkpoint
 from engine.weights.source import ModelSource
@@ -86,7 +85,7 @@ def load_engine(start: Start, report: Callable[[Loading], None]) -> LoadedEngine
         checkpoint,
         precision.compute,
         lambda *counts: report(_loading(*counts)),
-        precision.matrices(kernels),
+        precision.matrices(kernels, native_floats=start.device == "cpu"),
     )
     pages = kv_pages(size, start.host_kv_pages, start.host_kv_gib, free_host_bytes())
     context = context_length(start.max_model_len, config, decoding_pages(start, pages) * start.page_size)
@@ -148,9 +147,7 @@ def _serving(
 
         hybrid = load_hybrid(start, model, tiers, eos, kernels)
         return _Serving(hybrid.executor, hybrid.planner, hybrid.costs)
-    host = tiers[Tier.HOST]
-    attention = host_attention(model.config, host, model.dtype, kernels)
-    return _Serving(TorchExecutor(ModelRunner(model, host, attention), eos), None, None)
+    return _Serving(TorchExecutor(make_runner(model, tiers[Tier.HOST], kernels), eos), None, None)
 
 
 def decoding_pages(start: Start, host_pages: int) -> int:

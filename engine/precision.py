@@ -43,7 +43,9 @@ class Precision:
         """
         if kernels is None or not (self.packed or self.quantize_to or native_floats):
             return None
-        return lambda source: NativeMatrices(source, self.compute, kernels, self.quantize_to)
+        return lambda source: NativeMatrices(
+            source, self.compute, kernels, self.quantize_to, packed=self.packed
+        )
 
 
 def choose_precision(

@@ -49,6 +49,8 @@ class NativeMatrices:
         dtype: torch.dtype,
         kernels: Kernels,
         quantize_to: Quantization = None,
+        *,
+        packed: bool = True,
     ) -> None:
         """Matrices of ``source``.
 
@@ -57,11 +59,13 @@ class NativeMatrices:
             dtype: the compute type, which float weights that are not quantised become.
             kernels: that multiply.
             quantize_to: what float weights become instead.
+            packed: whether quantised weights stay as the file has them; else they become the compute type.
         """
         self._source = source
         self._dtype = dtype
         self._kernels = kernels
         self._quantize_to = quantize_to
+        self._packed = packed
         self._workspace = Workspace(kernels.instruction_set)
 
     def linear(self, weights: Sequence[str], bias: Tensor | None) -> LinearMap:
@@ -83,14 +87,14 @@ class NativeMatrices:
 
     def _part(self, name: str, quantize_to: Quantization) -> MatrixPart:
         stored = self._source.stored(name)
-        if stored is not None and stored.type_name in PACKED_TYPES:
+        if self._packed and stored is not None and stored.type_name in PACKED_TYPES:
             return MatrixPart(stored, stored.type_name)
         if quantize_to is not None:
             exact = self._floats(name, stored, "F32")
             whole = exact.shape[1] % BLOCK_INPUTS == 0
             return MatrixPart(exact, QUANTIZED_AS[quantize_to] if whole else exact.type_name)
         # In float32 all float types are exact as they are, and narrow ones are read faster.
-        as_it_is = stored is not None and self._dtype == torch.float32
+        as_it_is = stored is not None and self._dtype == torch.float32 and stored.type_name in DTYPES
         floats = stored if stored and as_it_is else self._floats(name, stored, FLOATS[self._dtype])
         return MatrixPart(floats, floats.type_name)
 
