@@ -36,6 +36,13 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
         Literal["auto", "float32", "bfloat16"],
         Meta(description="Compute type; auto takes bfloat16 where the CPU has it, else float32"),
     ] = "auto"
+    quantization: Annotated[
+        Literal["auto", "none", "int8", "int4"],
+        Meta(
+            description="How weights are kept; auto: as the file has them, none: in the compute type, "
+            "int8 and int4: float weights are quantised when loaded"
+        ),
+    ] = "auto"
     max_model_len: Annotated[
         Count | None, Meta(description="Context length; default: the model's own, if the KV pages hold it")
     ] = None
@@ -57,7 +64,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     ] = None
     kv_dtype: Annotated[
         Literal["auto", "float32", "bfloat16", "float16", "int8"],
-        Meta(description="How keys and values are kept; auto is the compute type, int8 has a scale a token"),
+        Meta(description="How keys and values are kept; auto is what --dtype is, int8 has a scale a token"),
     ] = "auto"
     max_batch_tokens: Annotated[
         Count, Meta(description="Tokens computed in one iteration at most (prefill chunk included)")

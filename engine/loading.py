@@ -14,17 +14,19 @@ from typing import NamedTuple
 import msgspec
 import torch
 
-from engine.attention.choice import host_attention
-from engine.hybrid.loading import device_pages, load_hybrid
+from engine.hybrid.shares import accelerator_threads, device_pages
 from engine.kernels.loader import Kernels, load_kernels
 from engine.kv_storage import KVStorage, page_bytes
 from engine.memory import GIB, free_host_bytes, kv_pages
 from engine.model_error import ModelError
 from engine.model_loader import compute_dtype, load_model
-from engine.model_runner import ModelRunner
 from engine.models.config import ModelConfig
 from engine.models.decoder import DecoderModel
+from engine.models.layers import dtype_name
 from engine.models.registry import parameters
+from engine.models.weight_facts import weight_facts
+from engine.precision import choose_precision
+from engine.runner import make_runner
 from engine.torch_executor import TorchExecutor
 from engine.weights.check import open_checkpoint
 from engine.weights.source import ModelSource
@@ -64,20 +66,27 @@ def load_engine(start: Start, report: Callable[[Loading], None]) -> LoadedEngine
         ModelError: the model can't be served as asked.
     """
     began = time.perf_counter()
-    torch.set_num_threads(start.threads or len(os.sched_getaffinity(0)))
-    kernels = load_kernels(start.cpu_kernels, torch.get_num_threads())
-    dtype = compute_dtype(start.dtype)
-    kv_dtype = dtype if start.kv_dtype == "auto" else getattr(torch, start.kv_dtype)
+    threads = start.threads or len(os.sched_getaffinity(0))
+    torch.set_num_threads(threads)
+    dense_threads = threads if start.device == "cpu" else accelerator_threads(threads)
+    kernels = load_kernels(start.cpu_kernels, dense_threads)
+    kv_dtype = compute_dtype(start.dtype) if start.kv_dtype == "auto" else getattr(torch, start.kv_dtype)
     source = ModelSource(start.model_kind, Path(start.model_path), start.model_name)
     checkpoint = open_checkpoint(source)
     config = checkpoint.config
+    precision = choose_precision(start.dtype, start.quantization, checkpoint, kernels)
     size = page_bytes(config, start.page_size, kv_dtype)
     # What can't be is refused before the weights are read, as far as it is known without probing.
     probed = start.host_kv_pages is None and start.host_kv_gib is None
     free = sys.maxsize if probed else 0
     asked_pages = kv_pages(size, start.host_kv_pages, start.host_kv_gib, free)
     context_length(start.max_model_len, config, decoding_pages(start, asked_pages) * start.page_size)
-    model = load_model(checkpoint, dtype, lambda *counts: report(_loading(*counts)))
+    model = load_model(
+        checkpoint,
+        precision.compute,
+        lambda *counts: report(_loading(*counts)),
+        precision.matrices(kernels, native_floats=start.device == "cpu"),
+    )
     pages = kv_pages(size, start.host_kv_pages, start.host_kv_gib, free_host_bytes())
     context = context_length(start.max_model_len, config, decoding_pages(start, pages) * start.page_size)
     if context < config.context_length and start.max_model_len is None:
@@ -100,23 +109,32 @@ def load_engine(start: Start, report: Callable[[Loading], None]) -> LoadedEngine
         eos_token_ids=config.eos_token_ids,
         prefix_caching=start.prefix_caching,
     )
-    facts = EngineFacts(
+    facts = _facts(model, limits, kv_dtype, _device_name(start, kernels), time.perf_counter() - began)
+    return LoadedEngine(served.executor, limits, facts, served.planner, served.costs)
+
+
+def _facts(
+    model: DecoderModel, limits: Limits, kv_dtype: torch.dtype, device_name: str, load_seconds: float
+) -> EngineFacts:
+    config, weights = model.config, weight_facts(model.parts)
+    return EngineFacts(
         model_name=config.name,
         family=config.family,
-        dtype=str(dtype).removeprefix("torch."),
-        device_name=_device_name(start, kernels),
+        dtype=dtype_name(model.dtype),
+        weights=weights.formats,
+        weight_bytes=weights.nbytes,
+        device_name=device_name,
         vocab_size=config.vocab_size,
-        context_length=context,
+        context_length=limits.context_length,
         eos_token_ids=config.eos_token_ids,
-        page_size=start.page_size,
-        host_kv_pages=pages,
-        device_kv_pages=on_device,
-        page_bytes=size,
-        kv_dtype=str(kv_dtype).removeprefix("torch."),
+        page_size=limits.page_size,
+        host_kv_pages=limits.host_pages,
+        device_kv_pages=limits.device_pages,
+        page_bytes=limits.page_bytes,
+        kv_dtype=dtype_name(kv_dtype),
         parameters=parameters(config),
-        load_seconds=time.perf_counter() - began,
+        load_seconds=load_seconds,
     )
-    return LoadedEngine(served.executor, limits, facts, served.planner, served.costs)
 
 
 def _serving(
@@ -124,11 +142,12 @@ def _serving(
 ) -> _Serving:
     eos = model.config.eos_token_ids
     if start.device != "cpu":
-        hybrid = load_hybrid(start, model, tiers, eos)
+        # Imported here: serving from the CPU alone starts sooner without it.
+        from engine.hybrid.loading import load_hybrid
+
+        hybrid = load_hybrid(start, model, tiers, eos, kernels)
         return _Serving(hybrid.executor, hybrid.planner, hybrid.costs)
-    host = tiers[Tier.HOST]
-    attention = host_attention(model.config, host, model.dtype, kernels)
-    return _Serving(TorchExecutor(ModelRunner(model, host, attention), eos), None, None)
+    return _Serving(TorchExecutor(make_runner(model, tiers[Tier.HOST], kernels), eos), None, None)
 
 
 def decoding_pages(start: Start, host_pages: int) -> int:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from engine.batch import make_batch
-from engine.model_runner import ModelRunner
+from engine.runner import Runner
 from engine.sampled_tokens import sampled_tokens
 from scheduler.plan import IterationPlan, IterationResult
 
@@ -15,9 +15,9 @@ class TorchExecutor:
     interpreter between any two of its many short operations.
     """
 
-    def __init__(self, runner: ModelRunner, eos_token_ids: tuple[int, ...]) -> None:
+    def __init__(self, runner: Runner, eos_token_ids: tuple[int, ...]) -> None:
         """``eos_token_ids`` are banned before a request's ``min_tokens``."""
-        self._runner: ModelRunner | None = runner
+        self._runner: Runner | None = runner
         self._eos_token_ids = eos_token_ids
         self._result: IterationResult | None = None
 

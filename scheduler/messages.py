@@ -27,6 +27,7 @@ class Start(msgspec.Struct, frozen=True, kw_only=True, tag="start"):
     model_name: str
     """Short name, where the checkpoint doesn't name itself."""
     dtype: Literal["auto", "float32", "bfloat16"]
+    quantization: Literal["auto", "none", "int8", "int4"]
     max_model_len: int | None
     page_size: int
     host_kv_pages: int | None
@@ -71,6 +72,10 @@ class EngineFacts(msgspec.Struct, frozen=True, kw_only=True, tag="ready"):
     family: str
     dtype: str
     """Compute type, ``float32`` or ``bfloat16``."""
+    weights: str
+    """How matrices are kept, the most frequent first: compute types and GGUF's names of packed ones."""
+    weight_bytes: int
+    """Memory that they take."""
     device_name: str
     vocab_size: int
     context_length: int

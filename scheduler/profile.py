@@ -40,7 +40,7 @@ class Provenance(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
     """Everything that was not measured, with its source."""
 
 
-class ModelShape(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+class ModelShape(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True):
     """What the times depend on of a model."""
 
     name: str
@@ -54,6 +54,8 @@ class ModelShape(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
     """Tokens in a KV page."""
     dtype: ComputeType
     kv_dtype: KVType
+    weights: str | None = None
+    """How matrices are kept, as in ``EngineFacts``; None where it is not known."""
 
 
 class RowTimes(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -186,7 +188,7 @@ def for_model(profile: Profile, model: ModelShape) -> Profile:
     """
     fields = ["layers", "hidden_size", "heads", "kv_heads", "head_dim", "vocab_size"]
     if profile.provenance.source != "made up for emulation":
-        fields += ["dtype", "kv_dtype"]
+        fields += ["dtype", "kv_dtype"] + ["weights"] * (profile.model.weights is not None)
     differences = [
         f"{field} {getattr(profile.model, field)} instead of {getattr(model, field)}"
         for field in fields

@@ -76,6 +76,7 @@ def start_message(settings: Settings, source: ModelSource) -> Start:
         model_path=str(source.path.absolute()),
         model_name=source.short_name,
         dtype=settings.dtype,
+        quantization=settings.quantization,
         max_model_len=settings.max_model_len,
         page_size=settings.page_size,
         host_kv_pages=settings.host_kv_pages,
@@ -109,8 +110,8 @@ def ready_line(where: str, model_name: str, facts: EngineFacts) -> str:
     )
     return (
         f"Ready on {where} with {model_name} ({facts.family}, {facts.parameters / 1e6:.0f}M parameters, "
-        f"{facts.dtype} on {facts.device_name}, loaded in {facts.load_seconds:.1f} s); {pages}, "
-        f"{facts.kv_dtype}"
+        f"{facts.weights} weights of {facts.weight_bytes / 2**20:.0f} MiB, {facts.dtype} on "
+        f"{facts.device_name}, loaded in {facts.load_seconds:.1f} s); {pages}, {facts.kv_dtype}"
     )
 
 

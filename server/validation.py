@@ -208,5 +208,5 @@ def _sampling(
 
 def fingerprint(facts: EngineFacts, version: str) -> str:
     """Changes when the same request and seed may give other tokens."""
-    parts = [version, facts.model_name, facts.dtype, facts.kv_dtype, facts.device_name]
+    parts = [version, facts.model_name, facts.dtype, facts.weights, facts.kv_dtype, facts.device_name]
     return "fp_" + hashlib.sha256("\0".join(parts).encode()).hexdigest()[:12]

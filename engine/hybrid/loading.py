@@ -14,6 +14,7 @@ from engine.clock import MonotonicClock
 from engine.devices.choice import make_device
 from engine.hybrid.build import HybridParts, hybrid_executor
 from engine.hybrid.executor import HybridExecutor
+from engine.hybrid.shares import accelerator_threads
 from engine.kernels.loader import Kernels, load_kernels
 from engine.kv_storage import KVStorage
 from engine.model_error import ModelError
@@ -31,7 +32,6 @@ from scheduler.profile_costs import ProfileCosts
 from scheduler.tier import Tier
 from scheduler.work import Stage
 
-_DEVICE_SHARE = 4
 _HOST_ATTENTION_SECONDS = 1.0
 
 logger = logging.getLogger(__name__)
@@ -60,15 +60,12 @@ class Extrapolations:
         self._warned = self._costs.extrapolated
 
 
-def device_pages(start: Start, host_pages: int) -> int:
-    """Pages of the device's tier; 0 without an accelerator."""
-    if start.device == "cpu":
-        return 0
-    return start.device_kv_pages or max(host_pages // _DEVICE_SHARE, 1)
-
-
 def load_hybrid(
-    start: Start, model: DecoderModel, tiers: Mapping[Tier, KVStorage], eos_token_ids: tuple[int, ...]
+    start: Start,
+    model: DecoderModel,
+    tiers: Mapping[Tier, KVStorage],
+    eos_token_ids: tuple[int, ...],
+    accelerator_kernels: Kernels | None,
 ) -> Hybrid:
     """Open the device, learn the costs, and put the executor together.
 
@@ -77,18 +74,15 @@ def load_hybrid(
         model: loaded.
         tiers: pages of each tier.
         eos_token_ids: banned before a request's ``min_tokens``.
+        accelerator_kernels: with ``accelerator_threads``.
 
     Raises:
         ModelError: a profile can't be used, or there is no such device.
     """
     share_the_interpreter()
-    # Both sides compute at once, so each gets its share; with one thread they take turns.
     threads = torch.get_num_threads()
-    for_host = max(threads // 2, 1)
-    for_accelerator = max(threads - for_host, 1)
-    torch.set_num_threads(for_accelerator)
-    accelerator_kernels = load_kernels(start.cpu_kernels, for_accelerator)
-    host_kernels = load_kernels(start.cpu_kernels, for_host)
+    torch.set_num_threads(accelerator_threads(threads))
+    host_kernels = load_kernels(start.cpu_kernels, max(threads // 2, 1))
     pace, plans = _profiles(start, model, tiers, host_kernels)
     costs = ProfileCosts(plans)
     limits = PlanLimits(

@@ -8,15 +8,16 @@ computed. A family overrides what it does differently.
 from __future__ import annotations
 
 import math
-from typing import ClassVar, NamedTuple, Protocol
+from typing import ClassVar, NamedTuple
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor
 
 from engine.models.config import ModelConfig
-from engine.models.layers import GatedMLP, HeadNorm, LinearMap, RMSNorm, activation, make_linear
-from engine.models.rotary import Rotary, Rotation, Rotations, base_frequencies, full_frequencies
+from engine.models.layers import GatedMLP, HeadNorm, LinearMap, RMSNorm, activation
+from engine.models.matrices import Matrices, TensorSource, TorchMatrices
+from engine.models.parts import LayerParts, ModelParts
+from engine.models.rotary import Rotary, Rotation, Rotations, full_frequencies, sliding_frequencies
 
 Shapes = dict[str, tuple[int, ...]]
 """Tensor shapes by Hugging Face name."""
@@ -24,13 +25,6 @@ Shapes = dict[str, tuple[int, ...]]
 _EMBEDDING = "model.embed_tokens.weight"
 _FINAL_NORM = "model.norm.weight"
 _HEAD = "lm_head.weight"
-
-
-class TensorSource(Protocol):
-    """Where a model takes its tensors from; ``Checkpoint`` is one."""
-
-    def load(self, name: str, dtype: torch.dtype) -> Tensor:
-        """The tensor of this Hugging Face name."""
 
 
 class AttentionInput(NamedTuple):
@@ -47,11 +41,12 @@ class AttentionInput(NamedTuple):
 class LayerWeights:
     """One layer's tensors, by their names within the layer."""
 
-    def __init__(self, source: TensorSource, index: int, dtype: torch.dtype) -> None:
+    def __init__(self, source: TensorSource, matrices: Matrices, index: int, dtype: torch.dtype) -> None:
         """``index`` counts layers from 0; ``dtype`` is the compute type."""
         self._source = source
+        self._matrices = matrices
         self._prefix = layer_prefix(index)
-        self.dtype = dtype
+        self._dtype = dtype
 
     def norm(self, name: str) -> Tensor:
         """A norm's weight, in float32 because norms are computed so."""
@@ -59,12 +54,9 @@ class LayerWeights:
 
     def linear(self, *names: str, bias: bool) -> LinearMap:
         """One map that gives the outputs of all the named ones, in order."""
-        weights = [self._source.load(f"{self._prefix}{name}.weight", self.dtype) for name in names]
-        fused_bias = None
-        if bias:
-            biases = [self._source.load(f"{self._prefix}{name}.bias", self.dtype) for name in names]
-            fused_bias = torch.cat(biases)
-        return make_linear(weights[0] if len(weights) == 1 else torch.cat(weights), fused_bias)
+        biases = [self._source.load(f"{self._prefix}{name}.bias", self._dtype) for name in names if bias]
+        weights = [f"{self._prefix}{name}.weight" for name in names]
+        return self._matrices.linear(weights, torch.cat(biases) if bias else None)
 
 
 class DecoderLayer:
@@ -76,24 +68,33 @@ class DecoderLayer:
     """Added to the weight of every norm of the model."""
 
     def __init__(self, config: ModelConfig, index: int, weights: LayerWeights) -> None:
-        self.sliding = bool(config.sliding_layers) and config.sliding_layers[index]
         self._num_heads = config.num_heads
         self._num_kv_heads = config.num_kv_heads
         self._head_dim = config.head_dim
-        projections = ("self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj")
-        self._qkv = weights.linear(*projections, bias=config.qkv_bias)
-        self._output = weights.linear("self_attn.o_proj", bias=config.output_bias)
-        self._mlp = GatedMLP(
-            weights.linear("mlp.gate_proj", "mlp.up_proj", bias=config.mlp_bias),
-            weights.linear("mlp.down_proj", bias=config.mlp_bias),
-            activation(config.hidden_activation),
-        )
-        self._head_norm: HeadNorm | None = None
-        if self.head_norms:
+        self.parts = self.make_parts(config, index, weights)
+        self._mlp = GatedMLP(self.parts.gate_up, self.parts.down, activation(self.parts.activation))
+
+    @classmethod
+    def make_parts(cls, config: ModelConfig, index: int, weights: LayerWeights) -> LayerParts:
+        """Takes the layer's tensors, each once."""
+        head_norm: HeadNorm | None = None
+        if cls.head_norms:
             query, key = weights.norm("self_attn.q_norm"), weights.norm("self_attn.k_norm")
-            self._head_norm = HeadNorm(query + self.norm_offset, key + self.norm_offset, config)
-        self._input_norm = self.norm(config, weights, "input_layernorm")
-        self._post_attention_norm = self.norm(config, weights, "post_attention_layernorm")
+            head_norm = HeadNorm(query + cls.norm_offset, key + cls.norm_offset, config)
+        projections = ("self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj")
+        return LayerParts(
+            input_norm=cls.norm(config, weights, "input_layernorm"),
+            qkv=weights.linear(*projections, bias=config.qkv_bias),
+            head_norm=head_norm,
+            output=weights.linear("self_attn.o_proj", bias=config.output_bias),
+            attention_norm=None,
+            mlp_input_norm=cls.norm(config, weights, "post_attention_layernorm"),
+            gate_up=weights.linear("mlp.gate_proj", "mlp.up_proj", bias=config.mlp_bias),
+            down=weights.linear("mlp.down_proj", bias=config.mlp_bias),
+            mlp_norm=None,
+            activation=config.hidden_activation,
+            sliding=bool(config.sliding_layers) and config.sliding_layers[index],
+        )
 
     @classmethod
     def shapes(cls, config: ModelConfig) -> Shapes:
@@ -115,9 +116,10 @@ class DecoderLayer:
             shapes |= {f"self_attn.{name}.weight": (config.head_dim,) for name in ("q_norm", "k_norm")}
         return shapes
 
-    def norm(self, config: ModelConfig, weights: LayerWeights, name: str) -> RMSNorm:
+    @classmethod
+    def norm(cls, config: ModelConfig, weights: LayerWeights, name: str) -> RMSNorm:
         """The named norm over hidden states."""
-        return RMSNorm(weights.norm(name) + self.norm_offset, config.rms_norm_eps)
+        return RMSNorm(weights.norm(name) + cls.norm_offset, config.rms_norm_eps)
 
     def pre_attention(self, hidden: Tensor, rotations: Rotations) -> AttentionInput:
         """Norm, qkv, head norms, rotation.
@@ -127,16 +129,16 @@ class DecoderLayer:
             rotations: of the rows' positions, from ``DecoderModel.rotations``.
         """
         heads, kv_heads = self._num_heads, self._num_kv_heads
-        qkv = self._qkv(self._input_norm(hidden)).view(-1, heads + 2 * kv_heads, self._head_dim)
+        qkv = self.parts.qkv(self.parts.input_norm(hidden)).view(-1, heads + 2 * kv_heads, self._head_dim)
         qk = qkv[:, : heads + kv_heads]
-        if self._head_norm is not None:
-            self._head_norm.apply_(qk)
+        if self.parts.head_norm is not None:
+            self.parts.head_norm.apply_(qk)
         self._rotation(rotations).apply_(qk)
         kv = qkv[:, heads:].view(-1, 2, kv_heads, self._head_dim)
         return AttentionInput(qkv[:, :heads], kv, hidden)
 
     def _rotation(self, rotations: Rotations) -> Rotation:
-        return rotations.sliding if self.sliding else rotations.full
+        return rotations.sliding if self.parts.sliding else rotations.full
 
     def post_attention(self, attention_output: Tensor, residual: Tensor) -> Tensor:
         """Output projection and MLP, each added to the residual.
@@ -148,8 +150,13 @@ class DecoderLayer:
         Returns:
             The layer's output, [rows, hidden].
         """
-        hidden = residual + self._output(attention_output)
-        return hidden + self._mlp(self._post_attention_norm(hidden))
+        parts = self.parts
+        attended = parts.output(attention_output)
+        if parts.attention_norm is not None:
+            attended = parts.attention_norm(attended)
+        hidden = residual + attended
+        transformed = self._mlp(parts.mlp_input_norm(hidden))
+        return hidden + (transformed if parts.mlp_norm is None else parts.mlp_norm(transformed))
 
 
 class DecoderModel:
@@ -157,21 +164,51 @@ class DecoderModel:
 
     layer_class: ClassVar[type[DecoderLayer]] = DecoderLayer
 
-    def __init__(self, config: ModelConfig, source: TensorSource, dtype: torch.dtype) -> None:
-        """Takes every tensor of ``expected_tensors(config)`` from ``source``, once; computes in ``dtype``."""
+    def __init__(
+        self,
+        config: ModelConfig,
+        source: TensorSource,
+        dtype: torch.dtype,
+        matrices: Matrices | None = None,
+    ) -> None:
+        """Takes every tensor of ``expected_tensors(config)``, once.
+
+        Args:
+            config: the model's shape.
+            source: of norms and biases.
+            dtype: the compute type.
+            matrices: of all else; default: plain ones from ``source``.
+        """
         self.config = config
         self.dtype = dtype
-        self._embedding = source.load(_EMBEDDING, dtype)
-        weights = (LayerWeights(source, index, dtype) for index in range(config.num_layers))
+        matrices = matrices or TorchMatrices(source, dtype)
+        embedding, head = matrices.vocabulary(_EMBEDDING, None if config.tie_word_embeddings else _HEAD)
+        weights = (LayerWeights(source, matrices, index, dtype) for index in range(config.num_layers))
         self.layers = tuple(self.layer_class(config, index, each) for index, each in enumerate(weights))
         final_norm = source.load(_FINAL_NORM, torch.float32)
-        self._norm = RMSNorm(final_norm + self.layer_class.norm_offset, config.rms_norm_eps)
-        tied = config.tie_word_embeddings
-        self._head = make_linear(self._embedding if tied else source.load(_HEAD, dtype))
-        self._full_rotary = Rotary(full_frequencies(config), dtype)
-        self._sliding_rotary: Rotary | None = None
-        if config.local_rope_theta is not None:
-            self._sliding_rotary = Rotary(base_frequencies(config.local_rope_theta, config.head_dim), dtype)
+        frequencies = full_frequencies(config)
+        self.parts = ModelParts(
+            config=config,
+            dtype=dtype,
+            embedding=embedding,
+            embedding_scale=torch.tensor(self.embedding_scale(config), dtype=dtype).item(),
+            layers=tuple(layer.parts for layer in self.layers),
+            final_norm=RMSNorm(final_norm + self.layer_class.norm_offset, config.rms_norm_eps),
+            head=head,
+            frequencies=frequencies,
+            sliding_frequencies=sliding_frequencies(config, frequencies),
+        )
+        self._full_rotary = Rotary(frequencies, dtype)
+        self._sliding_rotary = (
+            self._full_rotary
+            if self.parts.sliding_frequencies is frequencies
+            else Rotary(self.parts.sliding_frequencies, dtype)
+        )
+
+    @classmethod
+    def embedding_scale(cls, config: ModelConfig) -> float:
+        """What embeddings are multiplied by."""
+        return 1.0
 
     @classmethod
     def expected_tensors(cls, config: ModelConfig) -> Shapes:
@@ -192,17 +229,18 @@ class DecoderModel:
 
     def embed(self, token_ids: Tensor) -> Tensor:
         """[rows] of token ids to [rows, hidden]."""
-        return F.embedding(token_ids, self._embedding)
+        embedded = self.parts.embedding(token_ids)
+        return embedded if self.parts.embedding_scale == 1.0 else embedded * self.parts.embedding_scale
 
     def rotations(self, positions: Tensor) -> Rotations:
         """For integer ``positions`` [rows]; made once an iteration, shared by all layers."""
         full = self._full_rotary.rotation(positions)
-        sliding = full if self._sliding_rotary is None else self._sliding_rotary.rotation(positions)
-        return Rotations(full, sliding)
+        alike = self._sliding_rotary is self._full_rotary
+        return Rotations(full, full if alike else self._sliding_rotary.rotation(positions))
 
     def logits(self, hidden: Tensor) -> Tensor:
         """The last layer's output [rows, hidden] to float32 [rows, vocab]."""
-        return self._head(self._norm(hidden)).float()
+        return self.parts.head(self.parts.final_norm(hidden)).float()
 
 
 def layer_prefix(index: int) -> str:

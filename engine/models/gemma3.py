@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import math
 
-from torch import Tensor
-
 from engine.models.config import ModelConfig
 from engine.models.decoder import DecoderLayer, DecoderModel, LayerWeights, Shapes
+from engine.models.parts import LayerParts
 
 
 class Gemma3Layer(DecoderLayer):
@@ -19,10 +18,16 @@ class Gemma3Layer(DecoderLayer):
     head_norms = True
     norm_offset = 1.0
 
-    def __init__(self, config: ModelConfig, index: int, weights: LayerWeights) -> None:
-        super().__init__(config, index, weights)
-        self._pre_mlp_norm = self.norm(config, weights, "pre_feedforward_layernorm")
-        self._post_mlp_norm = self.norm(config, weights, "post_feedforward_layernorm")
+    @classmethod
+    def make_parts(cls, config: ModelConfig, index: int, weights: LayerWeights) -> LayerParts:
+        """As in the base class, each half's output normalised before it is added."""
+        parts = super().make_parts(config, index, weights)
+        # Hugging Face's "post" norm of the attention is Llama's name for the MLP's input norm.
+        return parts._replace(
+            attention_norm=parts.mlp_input_norm,
+            mlp_input_norm=cls.norm(config, weights, "pre_feedforward_layernorm"),
+            mlp_norm=cls.norm(config, weights, "post_feedforward_layernorm"),
+        )
 
     @classmethod
     def shapes(cls, config: ModelConfig) -> Shapes:
@@ -30,18 +35,13 @@ class Gemma3Layer(DecoderLayer):
         names = ("pre_feedforward_layernorm.weight", "post_feedforward_layernorm.weight")
         return super().shapes(config) | dict.fromkeys(names, (config.hidden_size,))
 
-    def post_attention(self, attention_output: Tensor, residual: Tensor) -> Tensor:
-        """As in the base class, each half's output normalised before it is added."""
-        hidden = residual + self._post_attention_norm(self._output(attention_output))
-        return hidden + self._post_mlp_norm(self._mlp(self._pre_mlp_norm(hidden)))
-
 
 class Gemma3Model(DecoderModel):
     """Embeddings are scaled by sqrt(hidden), a number rounded to the compute type as in training."""
 
     layer_class = Gemma3Layer
 
-    def embed(self, token_ids: Tensor) -> Tensor:
-        """[rows] of token ids to [rows, hidden]."""
-        embedded = super().embed(token_ids)
-        return embedded * embedded.new_tensor(math.sqrt(self.config.hidden_size))
+    @classmethod
+    def embedding_scale(cls, config: ModelConfig) -> float:
+        """What embeddings are multiplied by."""
+        return math.sqrt(config.hidden_size)

@@ -5,8 +5,8 @@ Plain objects that hold tensors; nothing is trained, so nothing is registered an
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import cast
+from collections.abc import Callable, Mapping
+from typing import NamedTuple, Protocol, cast
 
 import torch
 import torch.nn.functional as F
@@ -14,8 +14,17 @@ from torch import Tensor
 
 from engine.models.config import ModelConfig
 
-LinearMap = Callable[[Tensor], Tensor]
-"""[rows, in] -> [rows, out]."""
+
+class LinearMap(Protocol):
+    """A matrix, and perhaps a bias: [rows, in] to [rows, out]."""
+
+    @property
+    def held(self) -> HeldWeights:
+        """The matrix, for those who count."""
+
+    def __call__(self, x: Tensor) -> Tensor:
+        """X W^T + b."""
+
 
 _PACK_FOR_ROWS = 16
 """oneDNN asks for a row count when it lays out a weight. On the CPUs measured the layouts for 1, 16
@@ -27,13 +36,13 @@ class RMSNorm:
 
     def __init__(self, weight: Tensor, eps: float) -> None:
         """``weight`` is float32, [width]."""
-        self._weight = weight
+        self.weight = weight
+        self.eps = eps
         self._shape = weight.shape
-        self._eps = eps
 
     def __call__(self, x: Tensor) -> Tensor:
         """[..., width] to the same shape and type."""
-        return F.rms_norm(x.float(), self._shape, self._weight, self._eps).to(x.dtype)
+        return F.rms_norm(x.float(), self._shape, self.weight, self.eps).to(x.dtype)
 
 
 class HeadNorm:
@@ -42,12 +51,33 @@ class HeadNorm:
     def __init__(self, query: Tensor, key: Tensor, config: ModelConfig) -> None:
         """``query`` and ``key`` are float32, [head_dim]."""
         rows = [query.expand(config.num_heads, -1), key.expand(config.num_kv_heads, -1)]
-        self._weight = torch.cat(rows)
-        self._eps = config.rms_norm_eps
+        self.weight = torch.cat(rows)
+        """[num_heads + num_kv_heads, head_dim]."""
+        self.eps = config.rms_norm_eps
 
     def apply_(self, qk: Tensor) -> None:
         """Normalise [rows, num_heads + num_kv_heads, head_dim] in place."""
-        qk.copy_(F.rms_norm(qk.float(), qk.shape[-1:], None, self._eps) * self._weight)
+        qk.copy_(F.rms_norm(qk.float(), qk.shape[-1:], None, self.eps) * self.weight)
+
+
+class HeldWeights(NamedTuple):
+    """A matrix in memory."""
+
+    owner: object
+    """Whoever holds the same one names the same object."""
+    nbytes: int
+    elements: Mapping[str, int]
+    """How many are in which format: a compute type, or GGUF's name of a packed one."""
+
+
+def held_tensor(weight: Tensor) -> HeldWeights:
+    """Of a plain tensor."""
+    return HeldWeights(weight, weight.nbytes, {dtype_name(weight.dtype): weight.numel()})
+
+
+def dtype_name(dtype: torch.dtype) -> str:
+    """Without ``torch.``."""
+    return str(dtype).removeprefix("torch.")
 
 
 class DenseLinear:
@@ -55,12 +85,17 @@ class DenseLinear:
 
     def __init__(self, weight: Tensor, bias: Tensor | None = None) -> None:
         """``weight`` is [out, in], ``bias`` [out]."""
-        self._weight = weight
-        self._bias = bias
+        self.weight = weight
+        self.bias = bias
+
+    @property
+    def held(self) -> HeldWeights:
+        """The weight."""
+        return held_tensor(self.weight)
 
     def __call__(self, x: Tensor) -> Tensor:
         """[rows, in] to [rows, out]."""
-        return F.linear(x, self._weight, self._bias)
+        return F.linear(x, self.weight, self.bias)
 
 
 class PackedLinear:
@@ -72,8 +107,10 @@ class PackedLinear:
 
     def __init__(self, weight: Tensor, bias: Tensor | None = None) -> None:
         """``weight`` is [out, in], ``bias`` [out]."""
-        self._weight = torch.ops.mkldnn._reorder_linear_weight(weight, _PACK_FOR_ROWS)
-        self._bias = bias
+        self.weight = torch.ops.mkldnn._reorder_linear_weight(weight, _PACK_FOR_ROWS)
+        """Opaque to all but oneDNN."""
+        self.bias = bias
+        self.held = HeldWeights(self, weight.nbytes, {dtype_name(weight.dtype): weight.numel()})
         self._multiply = torch.ops.mkldnn._linear_pointwise.default
 
     def __call__(self, x: Tensor) -> Tensor:
@@ -81,9 +118,9 @@ class PackedLinear:
         rows = len(x)
         padded = padded_rows(rows)
         if padded == rows:
-            return cast(Tensor, self._multiply(x, self._weight, self._bias, "none", [], ""))
+            return cast(Tensor, self._multiply(x, self.weight, self.bias, "none", [], ""))
         x = F.pad(x, (0, 0, 0, padded - rows))
-        return cast(Tensor, self._multiply(x, self._weight, self._bias, "none", [], ""))[:rows]
+        return cast(Tensor, self._multiply(x, self.weight, self.bias, "none", [], ""))[:rows]
 
 
 def padded_rows(rows: int) -> int:

@@ -62,6 +62,13 @@ def full_frequencies(config: ModelConfig) -> Tensor:
     return frequencies
 
 
+def sliding_frequencies(config: ModelConfig, full: Tensor) -> Tensor:
+    """Those of the sliding layers: ``full`` itself unless they have a rope base of their own."""
+    if config.local_rope_theta is None:
+        return full
+    return base_frequencies(config.local_rope_theta, config.head_dim)
+
+
 def base_frequencies(theta: float, head_dim: int) -> Tensor:
     """Inverse frequencies [head_dim / 2] without scaling."""
     exponents = torch.arange(0, head_dim, 2, dtype=torch.float32) / head_dim

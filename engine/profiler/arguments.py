@@ -13,7 +13,9 @@ from configs.loader import Option, SettingsError, load_settings, nearest, option
 from configs.settings import Settings
 
 DEVICES = ("cpu", "emulated")
-_SETTINGS = ("model", "dtype", "kv_dtype", "page_size", "threads", "cpu_kernels", "max_batch_tokens")
+_SETTINGS = (
+    "model", "dtype", "quantization", "kv_dtype", "page_size", "threads", "cpu_kernels", "max_batch_tokens",
+)  # fmt: skip
 """Options of ``tandem serve`` that the times depend on."""
 _OWN_FLAGS = ("--output", "--device", "--seconds", "--help")
 _MOST_SECONDS = 86400.0

@@ -17,6 +17,7 @@ from engine.devices.choice import make_device
 from engine.kernels.loader import load_kernels
 from engine.memory import free_host_bytes
 from engine.model_loader import compute_dtype, load_model
+from engine.precision import choose_precision
 from engine.profiler.arguments import Arguments
 from engine.profiler.measure import Target, measure_profile
 from engine.profiler.report import ProgressLine, summary
@@ -100,8 +101,9 @@ def _measure(arguments: Arguments, source: ModelSource, date: str, line: Progres
     torch.set_num_threads(settings.threads or len(os.sched_getaffinity(0)))
     kernels = load_kernels(settings.cpu_kernels, torch.get_num_threads())
     line.update("loading the model", 0.0)
-    dtype = compute_dtype(settings.dtype)
-    model = load_model(open_checkpoint(source), dtype)
+    checkpoint = open_checkpoint(source)
+    precision = choose_precision(settings.dtype, settings.quantization, checkpoint, kernels)
+    model = load_model(checkpoint, precision.compute, make_matrices=precision.matrices(kernels))
     with closing(make_device(arguments.device, None)) as device:
         return measure_profile(
             Target(
@@ -109,7 +111,7 @@ def _measure(arguments: Arguments, source: ModelSource, date: str, line: Progres
                 device=device,
                 kernels=kernels,
                 page_size=settings.page_size,
-                kv_dtype=_kv_dtype(settings, dtype),
+                kv_dtype=_kv_dtype(settings),
                 max_rows=settings.max_batch_tokens,
                 memory=min(free_host_bytes() // 4, _MOST_MEMORY),
             ),
@@ -120,9 +122,9 @@ def _measure(arguments: Arguments, source: ModelSource, date: str, line: Progres
         )
 
 
-def _kv_dtype(settings: Settings, dtype: torch.dtype) -> torch.dtype:
+def _kv_dtype(settings: Settings) -> torch.dtype:
     if settings.kv_dtype == "auto":
-        return dtype
+        return compute_dtype(settings.dtype)
     return {
         "float32": torch.float32,
         "bfloat16": torch.bfloat16,

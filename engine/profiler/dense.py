@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from engine.models.decoder import DecoderModel
-from engine.models.registry import parameters
+from engine.models.weight_facts import weight_facts
 from engine.profiler.device_timer import DeviceTimer, Operation
 from engine.profiler.session import Point, Visit
 from scheduler.work import Stage, Work
@@ -28,7 +28,7 @@ class DenseWork:
         self._model = model
         self._timer = timer
         self._layers = itertools.cycle(range(len(model.layers)))
-        layer_bytes = parameters(model.config) * model.dtype.itemsize // len(model.layers)
+        layer_bytes = weight_facts(model.parts).nbytes // len(model.layers) + 1
         self._before_head = min(len(model.layers), _CACHE_BYTES // layer_bytes + 1)
 
     def dense(self, rows: int) -> Point:

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import msgspec
-import torch
 
 from engine.kv_storage import KVStorage
 from engine.models.decoder import DecoderModel
+from engine.models.layers import dtype_name
+from engine.models.weight_facts import weight_facts
 from scheduler.profile import ModelShape
 
 
@@ -22,11 +23,8 @@ def model_shape(model: DecoderModel, storage: KVStorage) -> ModelShape:
         "head_dim": config.head_dim,
         "vocab_size": config.vocab_size,
         "page_size": storage.page_size,
-        "dtype": _name(model.dtype),
-        "kv_dtype": _name(storage.dtype),
+        "dtype": dtype_name(model.dtype),
+        "kv_dtype": dtype_name(storage.dtype),
+        "weights": weight_facts(model.parts).formats,
     }
     return msgspec.convert(shape, ModelShape)
-
-
-def _name(dtype: torch.dtype) -> str:
-    return str(dtype).removeprefix("torch.")

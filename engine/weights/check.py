@@ -6,8 +6,6 @@ from collections.abc import Collection, Mapping
 
 from engine.model_error import ModelError
 from engine.weights.checkpoint import Checkpoint
-from engine.weights.gguf_checkpoint import GgufCheckpoint
-from engine.weights.huggingface_checkpoint import HuggingFaceCheckpoint
 from engine.weights.source import ModelSource
 
 _NAMED_AT_MOST = 3
@@ -21,8 +19,13 @@ def open_checkpoint(source: ModelSource) -> Checkpoint:
     Raises:
         ModelError: it is damaged, incomplete or of an unsupported architecture.
     """
+    # Imported when needed: each brings the libraries of its format, a tenth of a second of the start.
     if source.kind == "gguf":
+        from engine.weights.gguf_checkpoint import GgufCheckpoint
+
         return GgufCheckpoint(source.path, source.short_name)
+    from engine.weights.huggingface_checkpoint import HuggingFaceCheckpoint
+
     return HuggingFaceCheckpoint(source.path, source.short_name)
 
 

@@ -8,6 +8,7 @@ if TYPE_CHECKING:
     import torch
 
     from engine.models.config import ModelConfig
+    from engine.stored_tensor import StoredTensor
 
 
 class Checkpoint(Protocol):
@@ -31,9 +32,19 @@ class Checkpoint(Protocol):
     def nbytes(self, name: str) -> int:
         """Bytes of the tensor in the file, for progress."""
 
+    def type_name(self, name: str) -> str:
+        """Element type in the file, by GGUF's name. Reads no data."""
+
     def load(self, name: str, dtype: torch.dtype) -> torch.Tensor:
         """The tensor, dequantised exactly, in ``dtype``.
 
         Raises:
             ModelError: the tensor is missing or its type is not supported.
+        """
+
+    def stored(self, name: str) -> StoredTensor | None:
+        """The tensor as the file has it; None if its numbers can't be used as they are there.
+
+        Raises:
+            ModelError: the tensor is missing.
         """

@@ -1,15 +1,22 @@
-"""GGUF blocks to torch numbers, through gguf's numpy routines."""
+"""GGUF blocks to torch numbers, through gguf's numpy routines.
+
+The package is imported when blocks are met: weights that stay packed leave none.
+"""
 
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
+from types import MappingProxyType
 
 import numpy as np
 import torch
-from gguf.constants import GGMLQuantizationType
-from gguf.quants import dequantize
 
 from engine.weights.gguf_types import GgufType
+
+_FLOATS: Mapping[str, torch.dtype] = MappingProxyType(
+    {"F32": torch.float32, "F16": torch.float16, "BF16": torch.bfloat16}
+)
 
 DEQUANTIZABLE = frozenset(
     {"F32", "F16", "BF16", "Q4_0", "Q4_1", "Q5_0", "Q5_1", "Q8_0", "Q4_K", "Q5_K", "Q6_K"}
@@ -34,6 +41,12 @@ def dequantized(
     Returns:
         A new contiguous tensor of ``shape``.
     """
+    if type_.name in _FLOATS:
+        plain = torch.from_numpy(np.frombuffer(data, dtype=np.uint8).copy()).view(_FLOATS[type_.name])
+        return plain.to(dtype).reshape(shape)
+    from gguf.constants import GGMLQuantizationType
+    from gguf.quants import dequantize
+
     gguf_type = GGMLQuantizationType[type_.name]
     blocks = np.frombuffer(data, dtype=np.uint8).reshape(-1, type_.block_bytes)
     result = torch.empty(math.prod(shape), dtype=dtype)

@@ -5,10 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable
 from pathlib import Path
 
+import numpy as np
 import torch
 
 from engine.model_error import ModelError
 from engine.models.config import ModelConfig
+from engine.stored_tensor import StoredTensor
 from engine.weights.dequantize import DEQUANTIZABLE, dequantized
 from engine.weights.gguf_config import ROPE_FACTORS_TENSOR, gguf_model_config
 from engine.weights.gguf_file import GgufFile, GgufTensor
@@ -53,6 +55,10 @@ class GgufCheckpoint:
         """Bytes of the tensor in the file."""
         return self._find(name).nbytes
 
+    def type_name(self, name: str) -> str:
+        """Element type in the file."""
+        return self._find(name).type.name
+
     def load(self, name: str, dtype: torch.dtype) -> torch.Tensor:
         """The tensor, dequantised exactly and with llama.cpp's conversion undone, in ``dtype``.
 
@@ -66,6 +72,20 @@ class GgufCheckpoint:
             self._file.data(tensor), tensor.type, tensor.shape, dtype if undo is None else torch.float32
         )
         return values if undo is None else undo(values).to(dtype)
+
+    def stored(self, name: str) -> StoredTensor | None:
+        """The tensor's blocks, and the order of rows that undoes llama.cpp's; None for Gemma's norms.
+
+        Raises:
+            ModelError: there is no such tensor.
+        """
+        tensor = self._find(name)
+        heads = self._permuted_heads(name)
+        if not heads and self._undo(name) is not None:
+            return None
+        order = _deinterleaved(torch.arange(tensor.shape[0]), heads) if heads else None
+        blocks = np.frombuffer(self._file.data(tensor), dtype=np.uint8)
+        return StoredTensor(tensor.type.name, tensor.shape, blocks.ctypes.data, blocks, order)
 
     def _renamed(self) -> dict[str, GgufTensor]:
         renamed: dict[str, GgufTensor] = {}

@@ -14,6 +14,7 @@ from safetensors import SafetensorError, safe_open
 
 from engine.model_error import ModelError
 from engine.models.config import ModelConfig
+from engine.stored_tensor import StoredTensor
 from engine.weights.huggingface_config import huggingface_model_config
 from engine.weights.json_file import read_json
 
@@ -40,6 +41,8 @@ class _Slice(msgspec.Struct, frozen=True):
     """The file's own name for the tensor."""
     shape: tuple[int, ...]
     nbytes: int
+    type_name: str
+    """One of ``_BYTES``."""
 
 
 class HuggingFaceCheckpoint:
@@ -79,6 +82,10 @@ class HuggingFaceCheckpoint:
         """Bytes of the tensor in its file."""
         return self._find(name).nbytes
 
+    def type_name(self, name: str) -> str:
+        """Element type in the file."""
+        return self._find(name).type_name
+
     def load(self, name: str, dtype: torch.dtype) -> torch.Tensor:
         """A copy of the tensor in ``dtype``, so that later changes to the file can't reach the model.
 
@@ -88,6 +95,16 @@ class HuggingFaceCheckpoint:
         found = self._find(name)
         values: torch.Tensor = found.file.get_tensor(found.name)
         return values.to(dtype, copy=True)
+
+    def stored(self, name: str) -> StoredTensor:
+        """The tensor in the mapped file: its bytes change if the file does.
+
+        Raises:
+            ModelError: there is no such tensor.
+        """
+        found = self._find(name)
+        values: torch.Tensor = found.file.get_tensor(found.name)
+        return StoredTensor(found.type_name, found.shape, values.data_ptr(), values, None)
 
     def _open(self, path: Path, wanted: frozenset[str] | None) -> None:
         """Take in the tensors of a file: all, or those that the index says are there."""
@@ -123,7 +140,7 @@ def _slice(file: Any, path: Path, name: str) -> _Slice:  # noqa: ANN401 - safete
             f"{path}: tensor {name!r} has type {dtype}, which is not supported; "
             f"supported: {', '.join(_BYTES)}"
         )
-    return _Slice(file, path, name, shape, math.prod(shape) * _BYTES[dtype])
+    return _Slice(file, path, name, shape, math.prod(shape) * _BYTES[dtype], dtype)
 
 
 def _language_name(name: str) -> str | None:

@@ -45,11 +45,16 @@ class EngineCollector(Collector):
 
     def collect(self) -> Iterable[Metric]:
         """All metric families, each with its present value."""
+        yield from self._weights()
         yield from self._requests()
         yield from self._sequences()
         yield from self._pages()
         yield from self._migrations()
         yield from self._totals()
+
+    def _weights(self) -> Iterable[Metric]:
+        held = self._engine.facts.weight_bytes if self._engine.facts else 0
+        yield self._gauge("weight_bytes", "Memory that the model's matrices take", held)
 
     def _requests(self) -> Iterable[Metric]:
         stats = self._engine.stats

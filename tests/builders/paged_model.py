@@ -6,6 +6,7 @@ import random
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
+from typing import Literal
 
 import torch
 from torch import Tensor
@@ -17,6 +18,9 @@ from engine.kv_storage import KVStorage
 from engine.model_loader import load_model
 from engine.model_runner import ModelRunner
 from engine.models.decoder import DecoderModel
+from engine.models.native_matrices import NativeMatrices
+from engine.native_runner import NativeRunner
+from engine.weights.checkpoint import Checkpoint
 from engine.weights.huggingface_checkpoint import HuggingFaceCheckpoint
 from scheduler.plan import IterationPlan, SampleSpec, ScheduledSequence
 from scheduler.types import SamplingParams, SequenceId
@@ -30,9 +34,27 @@ GREEDY = SampleSpec(
 )
 
 
-def load_directory(directory: Path, dtype: torch.dtype = torch.float32) -> DecoderModel:
-    """A Hugging Face directory's model."""
-    return load_model(HuggingFaceCheckpoint(directory), dtype)
+Runner = Literal["torch", "native"]
+
+
+def load_directory(
+    directory: Path, dtype: torch.dtype = torch.float32, runner: Runner = "torch", kernels: str = "auto"
+) -> DecoderModel:
+    """A Hugging Face directory's model, its matrices for the runner."""
+    return load_checkpoint(HuggingFaceCheckpoint(directory), dtype, runner, kernels)
+
+
+def load_checkpoint(
+    checkpoint: Checkpoint, dtype: torch.dtype, runner: Runner, kernels: str = "auto", *, packed: bool = False
+) -> DecoderModel:
+    """Its matrices dequantised, unless ``packed``, and for the runner."""
+    if runner == "torch" and not packed:
+        return load_model(checkpoint, dtype)
+    native = load_kernels(kernels, 1)
+    assert native is not None
+    return load_model(
+        checkpoint, dtype, make_matrices=lambda source: NativeMatrices(source, dtype, native, packed=packed)
+    )
 
 
 class PagedModel:
@@ -40,13 +62,20 @@ class PagedModel:
 
     def __init__(
         self, model: DecoderModel, page_size: int = 16, num_pages: int = 64, *,
-        kv_dtype: torch.dtype | None = None, kernels: str = "auto", threads: int = 2,
+        kv_dtype: torch.dtype | None = None,
+        runner: Runner = "torch", kernels: str = "auto", threads: int = 2,
     ) -> None:  # fmt: skip
         self.storage = KVStorage(model.config, num_pages, page_size, kv_dtype or model.dtype)
         # What a page holds before it is written must never be seen.
         self.storage.blocks.view(torch.uint8).fill_(0xFF)
-        attention = host_attention(model.config, self.storage, model.dtype, load_kernels(kernels, threads))
-        self.runner = ModelRunner(model, self.storage, attention)
+        loaded = load_kernels(kernels, threads)
+        self.runner: ModelRunner | NativeRunner
+        if runner == "native":
+            assert loaded is not None
+            self.runner = NativeRunner(model, self.storage, loaded)
+        else:
+            attention = host_attention(model.config, self.storage, model.dtype, loaded)
+            self.runner = ModelRunner(model, self.storage, attention)
         self._free = list(range(num_pages))
         random.Random(page_size).shuffle(self._free)
         self._lengths: dict[int, int] = {}

@@ -104,7 +104,7 @@ def _mistral() -> PreTrainedModel:
 
 def _qwen2() -> PreTrainedModel:
     shape = {key: value for key, value in _SHAPE.items() if key != "head_dim"}
-    shape |= {"num_attention_heads": 4, "num_key_value_heads": 1}
+    shape |= {"hidden_size": 64, "num_attention_heads": 4, "num_key_value_heads": 1}
     return Qwen2ForCausalLM(Qwen2Config(**shape, tie_word_embeddings=True))
 
 
@@ -125,7 +125,7 @@ def _gemma3() -> PreTrainedModel:
         "full_attention": {"rope_type": "linear", "rope_theta": 50_000.0, "factor": 4.0},
         "sliding_attention": {"rope_type": "default", "rope_theta": 1_000.0},
     }
-    shape = _SHAPE | {"num_hidden_layers": 4, "hidden_size": 60, "head_dim": 24, "pad_token_id": 0}
+    shape = _SHAPE | {"num_hidden_layers": 4, "hidden_size": 60, "head_dim": 32, "pad_token_id": 0}
     return Gemma3ForCausalLM(
         Gemma3TextConfig(
             **shape, rope_parameters=rope, sliding_window=7, sliding_window_pattern=3,
@@ -143,3 +143,5 @@ CASES: dict[str, Callable[[], PreTrainedModel]] = {
     "qwen3": _qwen3,
     "gemma3": _gemma3,
 }
+NATIVE_CASES = tuple(name for name in CASES if name != "qwen2-sliding")
+"""Those whose heads are a multiple of 16 wide, which native kernels ask for."""

@@ -104,6 +104,7 @@ def test_signals_are_counted() -> None:
 def test_every_option_of_the_engine_reaches_it(tmp_path: Path) -> None:
     settings = Settings(
         dtype="float32",
+        quantization="int8",
         max_model_len=9,
         page_size=8,
         host_kv_pages=7,
@@ -126,6 +127,6 @@ def test_every_option_of_the_engine_reaches_it(tmp_path: Path) -> None:
     start = start_message(settings, ModelSource("gguf", tmp_path / "m.gguf", "m"))
     assert (start.model_kind, start.model_path, start.model_name) == ("gguf", str(tmp_path / "m.gguf"), "m")
     shared = set(Settings.__struct_fields__) & set(start.__struct_fields__)
-    assert len(shared) == 19
+    assert len(shared) == 20
     for name in shared:
         assert getattr(start, name) == getattr(settings, name) != getattr(Settings(), name)

@@ -1,26 +1,51 @@
-"""Every family against transformers' eager float32 implementation, through real pages and plans."""
+"""Every family against transformers' eager float32 implementation, through real pages and plans.
+
+Both of the engine's ways through a model: torch's layers, and the native step.
+"""
 
 from __future__ import annotations
 
 import random
+from collections.abc import Callable
+from functools import cache, partial
+from pathlib import Path
 
 import pytest
 import torch
 from torch import Tensor
 
-from engine.models.decoder import DecoderModel
-from tests.builders.paged_model import PagedModel, load_directory
-from tests.builders.tiny_models import CASES, VOCABULARY, TinyModel, make_tiny_model
-
-
-@pytest.fixture(scope="module", params=CASES)
-def tiny(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> TinyModel:
-    return make_tiny_model(request.param, tmp_path_factory.mktemp(request.param))
+from tests.builders.paged_model import PagedModel, Runner, load_directory
+from tests.builders.tiny_models import CASES, NATIVE_CASES, VOCABULARY, TinyModel, make_tiny_model
 
 
 @pytest.fixture(scope="module")
-def model(tiny: TinyModel) -> DecoderModel:
-    return load_directory(tiny.directory)
+def saved(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], TinyModel]:
+    """Each case made once."""
+
+    def make(name: str) -> TinyModel:
+        directory: Path = tmp_path_factory.mktemp(name)
+        return make_tiny_model(name, directory)
+
+    return cache(make)
+
+
+RUNS = [(name, "torch") for name in CASES] + [(name, "native") for name in NATIVE_CASES]
+
+
+@pytest.fixture(scope="module", params=RUNS, ids="-".join)
+def run(request: pytest.FixtureRequest) -> tuple[str, Runner]:
+    return request.param
+
+
+@pytest.fixture(scope="module")
+def tiny(run: tuple[str, Runner], saved: Callable[[str], TinyModel]) -> TinyModel:
+    return saved(run[0])
+
+
+@pytest.fixture(scope="module")
+def paged_model(run: tuple[str, Runner], tiny: TinyModel) -> Callable[..., PagedModel]:
+    model = load_directory(tiny.directory, runner=run[1])
+    return partial(PagedModel, model, runner=run[1])
 
 
 def prompt(length: int, seed: int) -> list[int]:
@@ -49,16 +74,18 @@ def assert_close(actual: Tensor, expected: Tensor) -> None:
     assert (actual - expected).abs().max() <= allowed
 
 
-def test_whole_prompt(tiny: TinyModel, model: DecoderModel):
+def test_whole_prompt(tiny: TinyModel, paged_model: Callable[..., PagedModel]):
     tokens = prompt(83, seed=1)
-    assert_close(PagedModel(model).all_logits(tokens), tiny.logits(tokens))
+    assert_close(paged_model().all_logits(tokens), tiny.logits(tokens))
 
 
 @pytest.mark.parametrize("page_size", [8, 16, 32])
-def test_chunks_of_any_size_then_decoding(tiny: TinyModel, model: DecoderModel, page_size: int):
+def test_chunks_of_any_size_then_decoding(
+    tiny: TinyModel, paged_model: Callable[..., PagedModel], page_size: int
+):
     tokens = prompt(90, seed=page_size)
     expected = tiny.logits(tokens)
-    paged = PagedModel(model, page_size)
+    paged = paged_model(page_size)
     done = 0
     for chunk in chunks(tokens[:70], random.Random(page_size), largest=23) + [[each] for each in tokens[70:]]:
         actual = paged.all_logits(chunk)
@@ -66,13 +93,13 @@ def test_chunks_of_any_size_then_decoding(tiny: TinyModel, model: DecoderModel, 
         done += len(chunk)
 
 
-def test_sequences_of_a_mixed_batch_are_as_if_alone(tiny: TinyModel, model: DecoderModel):
+def test_sequences_of_a_mixed_batch_are_as_if_alone(tiny: TinyModel, paged_model: Callable[..., PagedModel]):
     """Sequences join one after another, so that every iteration mixes chunks with decoding."""
     rng = random.Random(5)
     sequences = {each: prompt(length, seed=each) for each, length in enumerate((61, 7, 40, 1, 25, 96))}
     expected = {each: tiny.logits(tokens) for each, tokens in sequences.items()}
     waiting = {each: prefill_and_decode(tokens, rng) for each, tokens in sequences.items()}
-    paged = PagedModel(model, page_size=8)
+    paged = paged_model(8)
     done = dict.fromkeys(sequences, 0)
     iteration = 0
     while waiting:
@@ -86,11 +113,12 @@ def test_sequences_of_a_mixed_batch_are_as_if_alone(tiny: TinyModel, model: Deco
         waiting = {each: rest for each, rest in waiting.items() if rest}
 
 
-def test_bfloat16_is_near(tiny: TinyModel):
-    """Packed weights, bfloat16 pages: within a few of bfloat16's 3-digit steps of the exact logits."""
+def test_bfloat16_is_near(run: tuple[str, Runner], tiny: TinyModel):
+    """bfloat16 weights and pages: within a few of bfloat16's 3-digit steps of the exact logits."""
     tokens = prompt(40, seed=3)
     expected = tiny.logits(tokens)
-    paged = PagedModel(load_directory(tiny.directory, torch.bfloat16))
+    model = load_directory(tiny.directory, torch.bfloat16, run[1])
+    paged = PagedModel(model, runner=run[1])
     actual = torch.cat([paged.all_logits(tokens[:30]), *(paged.all_logits([each]) for each in tokens[30:])])
     error = (actual - expected).pow(2).mean().sqrt() / expected.std()
     assert 1e-4 < error < 0.05

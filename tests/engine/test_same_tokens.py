@@ -31,6 +31,7 @@ def engine() -> Iterator[LoadedEngine]:
         model_path=str(source.path),
         model_name=source.short_name,
         dtype="float32",
+        quantization="auto",
         max_model_len=None,
         page_size=16,
         host_kv_pages=PAGES,

@@ -7,12 +7,11 @@ import torch
 from torch import Tensor
 from transformers import AutoModelForCausalLM, AutoTokenizer, PreTrainedModel
 
-from engine.model_loader import load_model
 from engine.models.decoder import DecoderModel
 from engine.torch_executor import TorchExecutor
 from engine.weights.check import open_checkpoint
 from engine.weights.source import ModelSource, resolve
-from tests.builders.paged_model import PagedModel
+from tests.builders.paged_model import PagedModel, Runner, load_checkpoint
 
 OUTPUT_TOKENS = 64
 CHUNK = 50
@@ -47,9 +46,18 @@ def prompts(source: ModelSource) -> list[list[int]]:
     return [tokenizer.encode(text, add_special_tokens=False) for text in PROMPTS]
 
 
+RUNNERS: tuple[Runner, ...] = ("torch", "native")
+
+
+@pytest.fixture(scope="module", params=RUNNERS)
+def runner(request: pytest.FixtureRequest) -> Runner:
+    return request.param
+
+
 @pytest.fixture(scope="module")
-def model(source: ModelSource) -> DecoderModel:
-    return load_model(open_checkpoint(source), torch.float32)
+def model(source: ModelSource, runner: Runner) -> DecoderModel:
+    """Float32, dequantised."""
+    return load_checkpoint(open_checkpoint(source), torch.float32, runner)
 
 
 def oracle_logits(oracle: PreTrainedModel, tokens: list[int]) -> Tensor:
@@ -75,17 +83,35 @@ def greedy_outputs(paged: PagedModel, prompts: list[list[int]]) -> list[list[int
     return outputs
 
 
-def test_logits_and_greedy_tokens(model: DecoderModel, oracle: PreTrainedModel, prompts: list[list[int]]):
+def test_logits_and_greedy_tokens(
+    model: DecoderModel, runner: Runner, oracle: PreTrainedModel, prompts: list[list[int]]
+):
     """The oracle reads prompt and output in one pass: if its choice after every token is the next
     one, then greedy decoding gives the same output.
     """
     lengths = sorted(len(prompt) for prompt in prompts)
     assert lengths[0] < 8 and lengths[-1] > 3 * CHUNK
-    outputs = greedy_outputs(PagedModel(model, num_pages=128), prompts)
+    outputs = greedy_outputs(PagedModel(model, num_pages=128, runner=runner), prompts)
     for prompt, output in zip(prompts, outputs, strict=True):
         expected = oracle_logits(oracle, prompt + output)
         assert output == expected[len(prompt) - 1 : -1].argmax(-1).tolist()
         assert len(output) == OUTPUT_TOKENS
-        actual = PagedModel(model).all_logits(prompt)
+        actual = PagedModel(model, runner=runner).all_logits(prompt)
         expected = expected[: len(prompt)]
         assert (actual - expected).abs().max() <= 1e-4 * (expected.max() - expected.min())
+
+
+def test_packed_weights_multiplied_natively_and_through_torch(
+    source: ModelSource, oracle: PreTrainedModel, prompts: list[list[int]]
+):
+    """The same products, torch's layers or the native step around them; and near exact weights' logits."""
+    model = load_checkpoint(open_checkpoint(source), torch.float32, "native", packed=True)
+    for prompt in (prompts[1], prompts[5]):
+        native, through_torch = (
+            torch.cat([paged.all_logits(prompt[:-3]), *(paged.all_logits([each]) for each in prompt[-3:])])
+            for paged in (PagedModel(model, runner=each) for each in RUNNERS)
+        )
+        exact = oracle_logits(oracle, prompt)
+        span = exact.max() - exact.min()
+        assert (native - through_torch).abs().max() <= 2e-3 * span
+        assert (native - exact).pow(2).mean().sqrt() <= 0.02 * exact.std()

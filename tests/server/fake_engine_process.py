@@ -167,6 +167,8 @@ def facts(start: Start) -> EngineFacts:
         model_name=start.model_name,
         family="llama",
         dtype="float32",
+        weights="Q4_0",
+        weight_bytes=3 << 20,
         device_name="imaginary CPU",
         vocab_size=49152,
         context_length=2048,

@@ -347,7 +347,13 @@ async def test_tool_calls_and_template_options_count_as_text(engine):
 
 
 def test_the_fingerprint_changes_with_whatever_changes_tokens():
-    changed = {"model_name": "x", "dtype": "bfloat16", "kv_dtype": "int8", "device_name": "x"}
+    changed = {
+        "model_name": "x",
+        "dtype": "bfloat16",
+        "kv_dtype": "int8",
+        "device_name": "x",
+        "weights": "Q4_0",
+    }
     others = [msgspec.structs.replace(FACTS, **{field: value}) for field, value in changed.items()]
     prints = [fingerprint(FACTS, "2"), *(fingerprint(facts, "1") for facts in [FACTS, *others])]
     assert len(set(prints)) == len(prints)

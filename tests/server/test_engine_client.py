@@ -46,6 +46,7 @@ def start_message(max_running: int = 4) -> Start:
         model_path="/models/tiny.gguf",
         model_name="tiny",
         dtype="auto",
+        quantization="auto",
         max_model_len=None,
         page_size=16,
         host_kv_pages=77,

@@ -17,6 +17,7 @@ START = Start(
     model_path="model.gguf",
     model_name="model",
     dtype="float32",
+    quantization="auto",
     max_model_len=None,
     page_size=16,
     host_kv_pages=4,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 from pathlib import Path
 
 import gguf
@@ -49,6 +50,29 @@ def test_quantised_rows_are_put_back_in_order(tmp_path: Path) -> None:
         expected = dequantize(quantised, gguf.GGMLQuantizationType.Q8_0)
         assert np.array_equal(checkpoint.load(name, torch.float32).numpy(), expected)
         assert checkpoint.nbytes(name) == quantised.nbytes
+
+
+def test_stored_blocks_and_the_order_that_undoes_the_file_s(tmp_path: Path) -> None:
+    model = TinyModel()
+    checkpoint = GgufCheckpoint(write_model(tmp_path / "m.gguf", model, matrix_type="Q8_0"))
+    for name in ("model.layers.1.self_attn.q_proj.weight", "model.layers.0.mlp.down_proj.weight"):
+        stored = checkpoint.stored(name)
+        assert stored is not None
+        assert (stored.type_name, stored.shape) == (checkpoint.type_name(name), checkpoint.shape(name))
+        file_bytes = (ctypes.c_char * checkpoint.nbytes(name)).from_address(stored.address)
+        rows = np.frombuffer(file_bytes, dtype=np.uint8).reshape(stored.shape[0], -1)
+        values = torch.from_numpy(dequantize(rows, gguf.GGMLQuantizationType.Q8_0).copy())
+        assert (stored.row_order is not None) == ("q_proj" in name)
+        ordered = values if stored.row_order is None else values[stored.row_order]
+        assert torch.equal(ordered, checkpoint.load(name, torch.float32))
+
+
+def test_what_is_more_than_reordered_is_not_given_as_stored(tmp_path: Path) -> None:
+    checkpoint = GgufCheckpoint(write_model(tmp_path / "m.gguf", TinyModel(architecture="gemma3")))
+    assert checkpoint.stored("model.norm.weight") is None
+    assert checkpoint.stored("model.embed_tokens.weight") is not None
+    with pytest.raises(ModelError, match="'absent' is missing"):
+        checkpoint.stored("absent")
 
 
 def test_gemma_norms_are_rounded_only_after_the_one_is_taken_off(tmp_path: Path) -> None:

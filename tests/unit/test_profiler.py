@@ -46,6 +46,7 @@ def test_arguments() -> None:
         "m",
         "--kv-dtype",
         "int8",
+        "--quantization=none",
         "--page-size=32",
         "--threads",
         "3",
@@ -57,6 +58,7 @@ def test_arguments() -> None:
     found = parse_arguments([*argv, "--output", "p.json", "--max-batch-tokens", "64"])
     settings = found.settings
     assert (settings.model, settings.kv_dtype, settings.page_size) == ("m", "int8", 32)
+    assert settings.quantization == "none"
     assert (settings.threads, settings.max_batch_tokens, settings.dtype) == (3, 64, "auto")
     assert (found.device, found.seconds, found.output) == ("cpu", 5.0, Path("p.json"))
 

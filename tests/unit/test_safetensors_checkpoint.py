@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import json
 from collections.abc import Callable
 from pathlib import Path
@@ -111,6 +112,16 @@ def test_a_loaded_tensor_does_not_depend_on_the_file(tmp_path: Path) -> None:
         handle.seek(-40, 2)
         handle.write(bytes(40))
     assert torch.equal(loaded, TENSORS["a"])
+
+
+def test_a_stored_tensor_is_in_the_mapped_file(tmp_path: Path) -> None:
+    plain(tmp_path)
+    checkpoint = HuggingFaceCheckpoint(tmp_path)
+    stored = checkpoint.stored("a")
+    assert (stored.type_name, stored.shape) == ("F32", tuple(TENSORS["a"].shape))
+    values = (ctypes.c_float * TENSORS["a"].numel()).from_address(stored.address)
+    assert list(values) == TENSORS["a"].flatten().tolist()
+    assert stored.address == checkpoint.stored("a").address
 
 
 def test_a_single_file_may_have_any_name(tmp_path: Path) -> None:

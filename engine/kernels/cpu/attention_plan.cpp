@@ -208,15 +208,18 @@ void AttentionPlan::append(int layer, const void* kv) {
 
 void AttentionPlan::append_rows(int layer, const char* kv, int64_t first, int64_t last) const {
     const Layout& layout = context_->layout;
+    const ptrdiff_t bytes = ptrdiff_t(2) * layout.kv_heads * layout.dim * size_of(layout.io);
+    for (int64_t row = first; row < last; ++row) append_row(layer, row, kv + row * bytes);
+}
+
+void AttentionPlan::append_row(int layer, int64_t row, const void* kv) const {
+    const Layout& layout = context_->layout;
     const auto store = context_->kernels.append[int(layout.kv)];
-    const ptrdiff_t bytes = ptrdiff_t(layout.dim) * size_of(layout.io);
-    const char* source = kv + first * 2 * layout.kv_heads * bytes;
-    for (int64_t row = first; row < last; ++row) {
-        for (int side = 0; side < 2; ++side) {
-            for (int head = 0; head < layout.kv_heads; ++head, source += bytes) {
-                store(source, layout.io, layout.dim, layout.page_size, slot_offsets_[size_t(row)],
-                      layout.block(slot_pages_[size_t(row)], layer, side, head));
-            }
+    const char* source = static_cast<const char*>(kv);
+    for (int side = 0; side < 2; ++side) {
+        for (int head = 0; head < layout.kv_heads; ++head, source += layout.dim * size_of(layout.io)) {
+            store(source, layout.io, layout.dim, layout.page_size, slot_offsets_[size_t(row)],
+                  layout.block(slot_pages_[size_t(row)], layer, side, head));
         }
     }
 }

@@ -32,11 +32,16 @@ public:
     // Stores the rows' keys and values, [rows][2][kv_heads][dim].
     void append(int layer, const void* kv);
 
+    // One row's of the same, [2][kv_heads][dim], for those who share the rows out among threads themselves.
+    void append_row(int layer, int64_t row, const void* kv) const;
+
     // Each row over its sequence's tokens up to its own: [rows][heads][dim] to the same shape. One call at a
     // time. Does not allocate.
     void attend(int layer, const void* queries, void* outputs);
 
     int layers() const { return context_->layout.layers; }
+    int64_t rows() const { return rows_; }
+    const Layout& layout() const { return context_->layout; }
 
 private:
     // One row over a run of keys with the query heads of some KV heads, or some rows over all of their keys with

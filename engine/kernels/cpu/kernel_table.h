@@ -4,6 +4,7 @@
 #include "convert_kernel.h"
 #include "decode_kernel.h"
 #include "prefill_kernel.h"
+#include "step/step_kernel.h"
 
 #ifndef TANDEM_BFLOAT16_DOT
 #define TANDEM_BFLOAT16_DOT nullptr
@@ -19,6 +20,7 @@ inline const Kernels* kernel_table(const char* name) {
         {merge<float>, merge<bfloat16>, merge<float16>, merge<int8_t>},
         {append<float>, append<bfloat16>, append<float16>, append_int8},
         sum,
+        {rms_norm, add_row, scale_row, rotate, {gate_row<Silu>, gate_row<GeluTanh>}},
     };
     return &kernels;
 }

@@ -8,6 +8,7 @@
 #include <cstdint>
 
 #include "number_formats.h"
+#include "step/step_kernels.h"
 
 namespace tandem {
 
@@ -79,6 +80,7 @@ struct Kernels {
     // Writes one token of one KV head, [dim] in io format, into place `offset` of a block.
     void (*append[kFormats])(const void* source, Format io, int dim, int page_size, int offset, char* block);
     float (*sum)(const float* data, size_t count);  // count a multiple of 64; for measuring bandwidth
+    StepKernels step;
 };
 
 // Null where the compiler or processor does not have the instruction set.

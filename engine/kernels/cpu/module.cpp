@@ -7,8 +7,10 @@
 #include "attention_context.h"
 #include "attention_driver.h"
 #include "attention_plan.h"
+#include "bind_dense.h"
 #include "host_memory.h"
 #include "instruction_sets.h"
+#include "step/bind_step.h"
 #include "thread_pool.h"
 
 namespace nb = nanobind;
@@ -155,4 +157,7 @@ NB_MODULE(_native, module) {
              nb::call_guard<nb::gil_scoped_release>())
         .def("cancel", &AttentionDriver::cancel, "ticket"_a, nb::call_guard<nb::gil_scoped_release>())
         .def("notify", &AttentionDriver::notify, nb::call_guard<nb::gil_scoped_release>());
+
+    bind_dense(module);
+    bind_step(module);
 }

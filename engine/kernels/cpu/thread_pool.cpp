@@ -92,13 +92,15 @@ bool ThreadPool::is_news(uint64_t state, uint32_t last_epoch) const {
 
 bool ThreadPool::spin(uint64_t& state, uint32_t last_epoch) const {
     const auto end = Clock::now() + std::chrono::microseconds(spin_microseconds_);
-    do {
+    while (true) {
         for (int i = 0; i < kRelaxesPerLook; ++i, relax()) {
             state = state_.load();
             if (is_news(state, last_epoch) || stop_) return true;
         }
-    } while (Clock::now() < end);
-    return false;
+        if (Clock::now() < end) continue;
+        if (awake_.load(std::memory_order_relaxed) == 0) return false;
+        std::this_thread::yield();  // the caller itself may be waiting for this processor
+    }
 }
 
 uint64_t ThreadPool::next_piece(uint32_t last_epoch) {

@@ -31,6 +31,18 @@ public:
     // for what is done sooner than another thread wakes.
     void run(Work work, void* context, bool alone = false);
 
+    // While there is one, workers spin for the next piece without end: for many pieces with little between them.
+    class Awake {
+    public:
+        explicit Awake(ThreadPool& pool) : pool_(pool) { pool_.awake_.fetch_add(1, std::memory_order_relaxed); }
+        ~Awake() { pool_.awake_.fetch_sub(1, std::memory_order_relaxed); }
+        Awake(const Awake&) = delete;
+        Awake& operator=(const Awake&) = delete;
+
+    private:
+        ThreadPool& pool_;
+    };
+
 private:
     void serve(int thread, int cpu);
     uint64_t next_piece(uint32_t last_epoch);
@@ -42,6 +54,7 @@ private:
 
     std::atomic<uint64_t> state_{0};
     std::atomic<int> sleepers_{0};
+    std::atomic<int> awake_{0};
     std::atomic<bool> caller_sleeps_{false};
     std::atomic<bool> stop_{false};
     Work work_ = nullptr;
