@@ -8,7 +8,7 @@ makes, in the folder ``peers`` (what is there already stays as it is):
     q4_0.gguf, q8_0.gguf, bfloat16.gguf        llama.cpp's, by llama-quantize
     hf, hf-endless                             a transformers folder in bfloat16; the second without an end
                                                token, for servers that can't be told to go on after it
-    openvino-int8                              by optimum-intel, from hf
+    openvino-int8, openvino-int4               by optimum-intel, from hf
 """
 
 from __future__ import annotations
@@ -17,7 +17,8 @@ import argparse
 import shutil
 import subprocess
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -26,6 +27,11 @@ import msgspec
 from engine.weights.source import resolve
 
 _FORMATS = (("q4_0", "Q4_0"), ("q8_0", "Q8_0"), ("bfloat16", "BF16"))
+_OPENVINO = (
+    ("int8", ("--weight-format", "int8")),
+    # Its default of 128 inputs a group does not divide SmolLM2's width.
+    ("int4", ("--weight-format", "int4", "--group-size", "64", "--ratio", "1.0")),
+)
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -45,21 +51,30 @@ def main(argv: Sequence[str] | None = None) -> int:
     if not file.exists():
         file.symlink_to(source.path.resolve())
     try:
-        _transformers(source.path, folder / "hf")
-        _endless(folder / "hf", folder / "hf-endless")
-        if options.llama_quantize:
-            _llama(options.llama_quantize, file, folder)
-        if options.optimum_cli:
-            _openvino(options.optimum_cli, folder / "hf", folder / "openvino-int8")
+        _make(folder / "hf", partial(_transformers, source.path))
+        _make(folder / "hf-endless", partial(_endless, folder / "hf"))
+        for name, kind in _FORMATS if options.llama_quantize else ():
+            _make(folder / f"{name}.gguf", partial(_llama, options.llama_quantize, kind, file))
+        for name, flags in _OPENVINO if options.optimum_cli else ():
+            export = partial(_openvino, options.optimum_cli, flags, folder / "hf")
+            _make(folder / f"openvino-{name}", export)
     except subprocess.CalledProcessError as error:
         print(f"benchmarks.peers.prepare: {error}", file=sys.stderr)
         return 1
     return 0
 
 
-def _transformers(file: Path, folder: Path) -> None:
-    if folder.exists():
+def _make(target: Path, make: Callable[[Path], None]) -> None:
+    """Let ``make`` write ``target``, unless it is there; what is made halfway is never taken for whole."""
+    if target.exists():
         return
+    unfinished = target.with_name(f"unfinished-{target.name}")
+    shutil.rmtree(unfinished, ignore_errors=True)
+    make(unfinished)
+    unfinished.rename(target)
+
+
+def _transformers(file: Path, folder: Path) -> None:
     import torch
     from transformers import AutoModelForCausalLM, AutoTokenizer, GgufConfig
 
@@ -78,24 +93,21 @@ def _transformers(file: Path, folder: Path) -> None:
 
 
 def _endless(source: Path, folder: Path) -> None:
-    if folder.exists():
-        return
-    shutil.copytree(source, folder)
-    for name in ("config.json", "generation_config.json"):
-        _write(folder / name, _read(folder / name) | {"eos_token_id": None})
+    folder.mkdir()
+    for entry in source.iterdir():
+        if entry.name in ("config.json", "generation_config.json"):
+            _write(folder / entry.name, _read(entry) | {"eos_token_id": None})
+        else:
+            (folder / entry.name).symlink_to(entry.resolve())
 
 
-def _llama(program: Path, file: Path, folder: Path) -> None:
-    for name, kind in _FORMATS:
-        made = folder / f"{name}.gguf"
-        if not made.exists():
-            subprocess.run([program, "--allow-requantize", file, made, kind], check=True)
+def _llama(program: Path, kind: str, file: Path, made: Path) -> None:
+    subprocess.run([program, "--allow-requantize", file, made, kind], check=True)
 
 
-def _openvino(program: Path, source: Path, folder: Path) -> None:
-    if not folder.exists():
-        export = ["export", "openvino", "--task", "text-generation-with-past", "--weight-format", "int8"]
-        subprocess.run([program, *export, "--model", source, folder], check=True)
+def _openvino(program: Path, flags: Sequence[str], source: Path, folder: Path) -> None:
+    export = ["export", "openvino", "--task", "text-generation-with-past", *flags]
+    subprocess.run([program, *export, "--model", source, folder], check=True)
 
 
 def _read(file: Path) -> dict[str, Any]:

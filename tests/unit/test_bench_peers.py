@@ -12,6 +12,7 @@ import pytest
 from benchmarks.contender import BenchmarkError, Case, Figures, Latency
 from benchmarks.machine import Load, LoadMeter
 from benchmarks.peers import __main__ as peers
+from benchmarks.peers import prepare
 from benchmarks.peers.comparison import comparison
 from benchmarks.peers.loads import LOADS, Room, groups
 from benchmarks.peers.openvino_contender import Answer, OpenVinoContender, figures_of
@@ -244,3 +245,37 @@ def test_openvino_rates_are_those_of_the_load_client() -> None:
     assert figures.ttft.p50 == 1.5 and figures.inter_token == Latency(1.0, 1.0)
     with pytest.raises(BenchmarkError, match="early"):
         figures_of(Case(2, 10, 4), answers)
+
+
+# -- preparing
+
+
+def test_what_is_made_halfway_is_made_again(tmp_path: Path) -> None:
+    target = tmp_path / "hf"
+
+    def interrupted(folder: Path) -> None:
+        folder.mkdir()
+        (folder / "half").touch()
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        prepare._make(target, interrupted)
+    assert not target.exists()
+    prepare._make(target, Path.mkdir)
+    assert list(target.iterdir()) == []
+    prepare._make(target, interrupted)  # it is there
+    assert [entry.name for entry in tmp_path.iterdir()] == ["hf"]
+
+
+def test_the_endless_model_differs_only_in_having_no_end_token(tmp_path: Path) -> None:
+    source = tmp_path / "hf"
+    source.mkdir()
+    for name in ("config.json", "generation_config.json"):
+        (source / name).write_text('{"eos_token_id": 2, "vocab_size": 9}')
+    (source / "model.safetensors").write_bytes(b"weights")
+    prepare._endless(source, tmp_path / "endless")
+    assert json.loads((tmp_path / "endless/config.json").read_text()) == {
+        "eos_token_id": None,
+        "vocab_size": 9,
+    }
+    assert (tmp_path / "endless/model.safetensors").read_bytes() == b"weights"
