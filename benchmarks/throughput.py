@@ -20,7 +20,9 @@ import msgspec
 
 from benchmarks.contender import BenchmarkError, Case, Contender
 from benchmarks.machine import LoadMeter, description
+from benchmarks.quiet import quietest
 from benchmarks.results import Sample, ratios, table
+from benchmarks.served import TANDEM
 from benchmarks.tandem_contender import TandemContender
 from benchmarks.transformers_contender import TransformersContender
 
@@ -83,17 +85,14 @@ def _cases(options: argparse.Namespace) -> list[Case]:
 
 
 def _quiet_sample(number: int, contender: Contender, case: Case, options: argparse.Namespace) -> Sample:
-    """Measure; again if others were busy, up to the allowed tries. The quietest try counts."""
-    tries = []
-    for attempt in range(1 + options.retries):
+    def measure(attempt: int) -> Sample:
         meter = LoadMeter()
         figures = contender.measure(case, seed=1000 * number + attempt)
-        load = meter.read()
-        tries.append(Sample(contender.name, contender.dtype, case, number, figures, load))
-        _tell(f"round {number + 1}: {tries[-1].line()}")
-        if load.others <= options.quiet:
-            break
-    return min(tries, key=lambda sample: sample.load.others)
+        sample = Sample(contender.name, contender.dtype, case, number, figures, meter.read())
+        _tell(f"round {number + 1}: {sample.line()}")
+        return sample
+
+    return quietest(measure, options.quiet, options.retries)
 
 
 def _tell(line: str) -> None:
@@ -129,7 +128,7 @@ def _parser() -> argparse.ArgumentParser:
     add(
         "--tandem",
         type=shlex.split,
-        default=[sys.executable, "-m", "server.cli"],
+        default=list(TANDEM),
         metavar="COMMAND",
         help="what runs tandem (default: the one of this source tree)",
     )

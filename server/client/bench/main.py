@@ -50,7 +50,9 @@ async def _measure(options: Options) -> Report:
         base_url=options.url,
         headers=auth_headers(options.api_key),
         timeout=httpx.Timeout(options.timeout, connect=10.0),
-        limits=httpx.Limits(max_connections=None),
+        # A connection for each request, as from clients that don't know each other: some servers close theirs
+        # after an answer, and a request that is on its way then is lost.
+        limits=httpx.Limits(max_connections=None, max_keepalive_connections=0),
     ) as http:
         session = Session(http, options, random.Random(seed), time.perf_counter)
         return await session.measure(seed, lambda line: print(line, file=sys.stderr))
