@@ -22,7 +22,7 @@ from engine.kernels.matrices import (
     make_matrix,
 )
 from engine.models.embedding import Embedding
-from engine.models.layers import LinearMap
+from engine.models.layers import LinearMap, dtype_name
 from engine.models.native_linear import NativeEmbedding, NativeLinear
 from engine.stored_tensor import StoredTensor
 
@@ -109,5 +109,7 @@ class NativeMatrices:
 def _elements(parts: Sequence[MatrixPart]) -> Counter[str]:
     elements: Counter[str] = Counter()
     for part in parts:
-        elements[part.format] += math.prod(part.source.shape)
+        dtype = DTYPES.get(part.format)
+        name = part.format if dtype is None else dtype_name(dtype)
+        elements[name] += math.prod(part.source.shape)
     return elements

@@ -20,6 +20,7 @@ from engine.weights.checkpoint import Checkpoint
 from engine.weights.source import resolve
 from tests.builders.gguf_files import TinyModel, reference_tensors, write_model
 from tests.builders.paged_model import PagedModel
+from tests.builders.tiny_models import CASES, make_tiny_model
 
 FAMILIES = {
     "llama": TinyModel(),
@@ -141,3 +142,25 @@ def test_every_tensor_is_counted_once_while_loading(tmp_path: Path, kernels: Ker
     load_model(checkpoint, torch.float32, lambda *counts: calls.append(counts), precision.matrices(kernels))
     assert [done for done, *_ in calls] == list(range(len(checkpoint.names) + 1))
     assert calls[-1][2] == calls[-1][3]
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
+@pytest.mark.parametrize("family", CASES)
+def test_native_floats_give_the_logits_of_torch(
+    tmp_path: Path, kernels: Kernels, family: str, dtype: torch.dtype
+) -> None:
+    checkpoint = open_checkpoint(resolve(str(make_tiny_model(family, tmp_path).directory)))
+    tokens = [(7 * each) % 301 for each in range(30)]
+    expected = PagedModel(load_model(checkpoint, dtype)).all_logits(tokens)
+    native = load_model(checkpoint, dtype, None, Precision(dtype).matrices(kernels, native_floats=True))
+    found = PagedModel(native).all_logits(tokens)
+    assert weight_facts(native.parts).formats == str(dtype).removeprefix("torch.")
+    allowed = 1e-4 if dtype == torch.float32 else 0.3
+    assert (found - expected).abs().max() <= allowed * expected.abs().max()
+
+
+def test_matrices_that_are_no_whole_blocks_stay_floats(tmp_path: Path, kernels: Kernels) -> None:
+    checkpoint = open_checkpoint(resolve(str(make_tiny_model("llama", tmp_path).directory)))
+    model = loaded(checkpoint, choose_precision("auto", "int4", checkpoint, kernels), kernels)
+    # Hidden size 72, but down and output have 96 inputs.
+    assert weight_facts(model.parts).formats == "float32, Q4_1"
