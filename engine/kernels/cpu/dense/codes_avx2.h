@@ -26,14 +26,14 @@ inline __m256i four_activations(const int8_t* p) {
     return _mm256_set1_epi32(four);
 }
 
-// start + the products of groups First .. Last - 1. Sums of 16 bits hold the products of two inputs, and of so many
+// Sums plus the products of groups First .. Last - 1. Sums of 16 bits hold the products of two inputs, and of so many
 // groups: 2 * 127 * 15 * 8, 2 * 127 * 31 * 4, 2 * 127 * 63 * 2, 2 * 127 * 128 < 2^15.
 template <int Bits, int First, int Last>
-inline Ints products(Ints start, const Codes (&codes)[kGroups], const int8_t* activations) {
+inline Ints row_products(Ints sums, const Codes (&codes)[kGroups], const int8_t* activations) {
     constexpr int together = Bits == 4 ? 8 : Bits == 5 ? 4 : Bits == 6 ? 2 : 1;
     const __m256i ones = _mm256_set1_epi16(1), middle = _mm256_set1_epi8(char(0x80));
     for (int first = First; first < Last; first += together) {
-        __m256i sums = _mm256_setzero_si256();
+        __m256i words = _mm256_setzero_si256();
         for (int g = first; g < first + together && g < Last; ++g) {
             __m256i four = four_activations(activations + 4 * g), code = codes[g];
             if (Bits == 8) {  // the sign goes to the activation
@@ -41,11 +41,16 @@ inline Ints products(Ints start, const Codes (&codes)[kGroups], const int8_t* ac
                 four = _mm256_sign_epi8(four, code);
                 code = _mm256_abs_epi8(code);
             }
-            sums = _mm256_add_epi16(sums, _mm256_maddubs_epi16(code, four));
+            words = _mm256_add_epi16(words, _mm256_maddubs_epi16(code, four));
         }
-        start = _mm256_add_epi32(start, _mm256_madd_epi16(sums, ones));
+        sums = _mm256_add_epi32(sums, _mm256_madd_epi16(words, ones));
     }
-    return start;
+    return sums;
+}
+
+template <int Bits, int First, int Last, int Rows>
+inline void add_products(Ints (&sums)[Rows], const Codes (&codes)[kGroups], const ActivationBlock* rows) {
+    for (int r = 0; r < Rows; ++r) sums[r] = row_products<Bits, First, Last>(sums[r], codes, rows[r].codes);
 }
 
 inline void store_codes(int8_t* p, Vec a) {

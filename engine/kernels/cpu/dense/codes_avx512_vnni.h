@@ -20,16 +20,18 @@ inline Vec floats_of(Ints a) { return _mm512_cvtepi32_ps(a); }
 // Whether codes of 8 bits are multiplied as they are, so that sums begin at -128 times that of the activations.
 constexpr bool kUnsignedCodes = true;
 
-// start + the products of groups First .. Last - 1.
-template <int Bits, int First, int Last>
-inline Ints products(Ints start, const Codes (&codes)[kGroups], const int8_t* activations) {
+// Adds the products of groups First .. Last - 1 to each row's sums. Rows take turns: a sum waits for the one before.
+template <int Bits, int First, int Last, int Rows>
+inline void add_products(Ints (&sums)[Rows], const Codes (&codes)[kGroups], const ActivationBlock* rows) {
 #pragma GCC unroll 8
     for (int g = First; g < Last; ++g) {
-        int32_t four;
-        std::memcpy(&four, activations + 4 * g, 4);
-        start = _mm512_dpbusd_epi32(start, codes[g], _mm512_set1_epi32(four));
+#pragma GCC unroll 8
+        for (int r = 0; r < Rows; ++r) {
+            int32_t four;
+            std::memcpy(&four, rows[r].codes + 4 * g, 4);
+            sums[r] = _mm512_dpbusd_epi32(sums[r], codes[g], _mm512_set1_epi32(four));
+        }
     }
-    return start;
 }
 
 inline void store_codes(int8_t* p, Vec a) {

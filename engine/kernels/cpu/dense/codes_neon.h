@@ -19,7 +19,7 @@ inline Vec floats_of(Ints a) { return vcvtq_f32_s32(a); }
 // Whether codes of 8 bits are multiplied as they are, so that sums begin at -128 times that of the activations.
 constexpr bool kUnsignedCodes = false;
 
-inline Ints add_products(Ints sums, int8x16_t codes, int8x16_t activations) {
+inline Ints add_four(Ints sums, int8x16_t codes, int8x16_t activations) {
 #if defined(TANDEM_NEON_DOTPROD)
     return vdotq_s32(sums, codes, activations);
 #else
@@ -29,16 +29,21 @@ inline Ints add_products(Ints sums, int8x16_t codes, int8x16_t activations) {
 #endif
 }
 
-// start + the products of groups First .. Last - 1.
+// Sums plus the products of groups First .. Last - 1.
 template <int Bits, int First, int Last>
-inline Ints products(Ints start, const Codes (&codes)[kGroups], const int8_t* activations) {
+inline Ints row_products(Ints sums, const Codes (&codes)[kGroups], const int8_t* activations) {
     for (int g = First; g < Last; ++g) {
         int32_t four;
         std::memcpy(&four, activations + 4 * g, 4);
         const Codes code = Bits == 8 ? veorq_u8(codes[g], vdupq_n_u8(0x80)) : codes[g];
-        start = add_products(start, vreinterpretq_s8_u8(code), vreinterpretq_s8_s32(vdupq_n_s32(four)));
+        sums = add_four(sums, vreinterpretq_s8_u8(code), vreinterpretq_s8_s32(vdupq_n_s32(four)));
     }
-    return start;
+    return sums;
+}
+
+template <int Bits, int First, int Last, int Rows>
+inline void add_products(Ints (&sums)[Rows], const Codes (&codes)[kGroups], const ActivationBlock* rows) {
+    for (int r = 0; r < Rows; ++r) sums[r] = row_products<Bits, First, Last>(sums[r], codes, rows[r].codes);
 }
 
 inline void store_codes(int8_t* p, Vec a) {

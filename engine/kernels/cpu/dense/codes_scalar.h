@@ -42,12 +42,17 @@ inline Vec floats_of(Ints a) {
 // Whether codes of 8 bits are multiplied as they are, so that sums begin at -128 times that of the activations.
 constexpr bool kUnsignedCodes = true;
 
-// start + the products of groups First .. Last - 1.
+// Sums plus the products of groups First .. Last - 1.
 template <int Bits, int First, int Last>
-inline Ints products(Ints start, const Codes (&codes)[kGroups], const int8_t* activations) {
+inline Ints row_products(Ints sums, const Codes (&codes)[kGroups], const int8_t* activations) {
     for (int g = First; g < Last; ++g)
-        for (int i = 0; i < 4 * W; ++i) start.v[i / 4] += int32_t(codes[g].v[i]) * activations[4 * g + i % 4];
-    return start;
+        for (int i = 0; i < 4 * W; ++i) sums.v[i / 4] += int32_t(codes[g].v[i]) * activations[4 * g + i % 4];
+    return sums;
+}
+
+template <int Bits, int First, int Last, int Rows>
+inline void add_products(Ints (&sums)[Rows], const Codes (&codes)[kGroups], const ActivationBlock* rows) {
+    for (int r = 0; r < Rows; ++r) sums[r] = row_products<Bits, First, Last>(sums[r], codes, rows[r].codes);
 }
 
 inline void store_codes(int8_t* p, Vec a) {

@@ -74,21 +74,30 @@ inline int32_t start_of(const ActivationBlock& block) {
     return offset == 8 ? block.start_8 : offset == 16 ? block.start_16 : kUnsignedCodes ? block.start_128 : 0;
 }
 
-template <WeightFormat F>
-inline Vec add_block(Vec sum, const Codes (&codes)[kGroups], const BlockScales& scales, const ActivationBlock& block) {
+template <WeightFormat F, int Rows>
+inline void add_block(Vec (&sums)[Rows], const Codes (&codes)[kGroups], const BlockScales& scales,
+                      const ActivationBlock* rows) {
     constexpr WeightLayout layout = layout_of(F);
-    Vec dots;
+    Ints dots[Rows];
+    Vec products[Rows];
     if constexpr (layout.scales == 2) {
-        const Vec first = floats_of(products<layout.bits, 0, 4>(all_ints(block.start_32[0]), codes, block.codes));
-        const Vec second = floats_of(products<layout.bits, 4, 8>(all_ints(block.start_32[1]), codes, block.codes));
-        dots = fma(second, scales.second, mul(first, scales.first));
+        for (int r = 0; r < Rows; ++r) dots[r] = all_ints(rows[r].start_32[0]);
+        add_products<layout.bits, 0, kGroups / 2>(dots, codes, rows);
+        for (int r = 0; r < Rows; ++r) {
+            products[r] = mul(floats_of(dots[r]), scales.first);
+            dots[r] = all_ints(rows[r].start_32[1]);
+        }
+        add_products<layout.bits, kGroups / 2, kGroups>(dots, codes, rows);
+        for (int r = 0; r < Rows; ++r) products[r] = fma(floats_of(dots[r]), scales.second, products[r]);
     } else {
-        const Ints start = all_ints(layout.offset ? start_of<F>(block) : 0);
-        dots = floats_of(products<layout.bits, 0, 8>(start, codes, block.codes));
+        for (int r = 0; r < Rows; ++r) dots[r] = all_ints(layout.offset ? start_of<F>(rows[r]) : 0);
+        add_products<layout.bits, 0, kGroups>(dots, codes, rows);
+        for (int r = 0; r < Rows; ++r) products[r] = floats_of(dots[r]);
     }
-    sum = fma(mul(dots, splat(block.scale)), scales.scale, sum);
-    if constexpr (layout.minima) sum = fma(splat(block.scaled_sum), scales.minimum, sum);
-    return sum;
+    for (int r = 0; r < Rows; ++r) {
+        sums[r] = fma(mul(products[r], splat(rows[r].scale)), scales.scale, sums[r]);
+        if constexpr (layout.minima) sums[r] = fma(splat(rows[r].scaled_sum), scales.minimum, sums[r]);
+    }
 }
 
 template <int Rows>
@@ -127,8 +136,7 @@ void multiply_integers(const TileSpan& span) {
                 Codes codes[kGroups];
                 unpack<layout.bits>(at + 4 * W * part, codes);
                 const BlockScales scales = scales_of<F>(header, at + layout.line_bytes(), part);
-#pragma GCC unroll 8
-                for (int r = 0; r < Rows; ++r) sums[r] = add_block<F>(sums[r], codes, scales, activations[r]);
+                add_block<F>(sums, codes, scales, activations);
             }
         }
         store_outputs<Rows>(span, sums, part);
