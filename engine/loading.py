@@ -25,6 +25,7 @@ from engine.model_runner import ModelRunner
 from engine.models.config import ModelConfig
 from engine.models.decoder import DecoderModel
 from engine.models.registry import parameters
+from engine.sampling.native import NativeSampler
 from engine.torch_executor import TorchExecutor
 from engine.weights.check import open_checkpoint
 from engine.weights.source import ModelSource
@@ -128,7 +129,8 @@ def _serving(
         return _Serving(hybrid.executor, hybrid.planner, hybrid.costs)
     host = tiers[Tier.HOST]
     attention = host_attention(model.config, host, model.dtype, kernels)
-    return _Serving(TorchExecutor(ModelRunner(model, host, attention), eos), None, None)
+    sampler = NativeSampler(kernels) if kernels is not None else None
+    return _Serving(TorchExecutor(ModelRunner(model, host, attention), eos, sampler), None, None)
 
 
 def decoding_pages(start: Start, host_pages: int) -> int:

@@ -7,6 +7,7 @@
 #include "attention_context.h"
 #include "attention_driver.h"
 #include "attention_plan.h"
+#include "bindings.h"
 #include "host_memory.h"
 #include "instruction_sets.h"
 #include "thread_pool.h"
@@ -16,11 +17,6 @@ using namespace nb::literals;
 using namespace tandem;
 
 namespace {
-
-template <class T>
-T* pointer(uintptr_t address) {
-    return reinterpret_cast<T*>(address);
-}
 
 std::vector<std::string> instruction_sets() {
     std::vector<std::string> names;
@@ -155,4 +151,6 @@ NB_MODULE(_native, module) {
              nb::call_guard<nb::gil_scoped_release>())
         .def("cancel", &AttentionDriver::cancel, "ticket"_a, nb::call_guard<nb::gil_scoped_release>())
         .def("notify", &AttentionDriver::notify, nb::call_guard<nb::gil_scoped_release>());
+
+    bind_sampling(module);
 }
