@@ -85,7 +85,7 @@ class _Changes:
                 additions += params.logit_bias.items()
                 additions += [(token, -math.inf) for token in banned_tokens(spec, eos_token_ids)]
             prompt = output = 0
-            if spec.history is not None:
+            if params.needs_history and spec.history is not None:
                 prompt, output = spec.prompt_length, len(spec.history) - spec.prompt_length
                 history += spec.history
             packed.append(

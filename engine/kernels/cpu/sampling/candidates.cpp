@@ -99,12 +99,12 @@ void Candidates::keep(Prefix prefix) {
     size_t kept = 0, ties = 0;
     for (size_t i = 0; i < count_; ++i) {
         const double scaled = scaled_[i];
-        const bool tied = scaled == prefix.value && ties < prefix.ties;
+        const bool tied = (scaled == prefix.value) & (ties < prefix.ties);  // without branches
         ids_[kept] = ids_[i];
         scaled_[kept] = scaled;
         if (weighed_) weights_[kept] = weights_[i];
         ties += tied;
-        kept += scaled > prefix.value || tied;
+        kept += (scaled > prefix.value) | tied;
     }
     count_ = kept;
 }
