@@ -14,7 +14,9 @@ from typing import Any
 import torch
 
 from benchmarks.machine import LoadMeter, description
+from engine.kernels.loader import load_kernels
 from engine.sampler import sample
+from engine.sampling.native import NativeSampler
 from scheduler.plan import SampleSpec
 from scheduler.types import SamplingParams
 
@@ -29,6 +31,7 @@ _KINDS: tuple[dict[str, Any], ...] = (
     {"temperature": 0.7, "top_k": 40},
     {"temperature": 0.7, "top_k": 40, "top_p": 0.95},
     {"temperature": 1.0, "min_p": 0.05},
+    {"temperature": 0.7, "top_p": 0.9, "repetition_penalty": 1.1},
 )
 
 
@@ -38,22 +41,29 @@ def main() -> int:
     parser.add_argument("--rows", type=int, default=64, help="default: %(default)s")
     parser.add_argument("--vocab", type=int, default=49_152, help="default: %(default)s")
     parser.add_argument("--spread", type=float, default=3.0, help="standard deviation of the random logits")
+    parser.add_argument("--cpu-kernels", default="auto", help="as for serving; torch: numpy samples")
+    parser.add_argument("--threads", type=int, default=torch.get_num_threads(), help="default: %(default)s")
     parser.add_argument("--repeats", type=int, default=15, help="default: %(default)s")
     options = parser.parse_args()
     logits = torch.randn(options.rows, options.vocab, generator=torch.Generator().manual_seed(0))
     logits *= options.spread
     print(f"Machine: {description('torch', 'numpy')}")
     print(f"Repeat: python -m benchmarks.sampler {' '.join(sys.argv[1:])}")
-    print(f"Medians of {options.repeats}, {options.rows} rows, vocabulary {options.vocab}\n")
+    kernels = load_kernels(options.cpu_kernels, options.threads)
+    native = None if kernels is None else NativeSampler(kernels)
+    by = "numpy" if kernels is None else f"{kernels.instruction_set} kernels, {options.threads} threads"
+    print(f"Medians of {options.repeats}, {options.rows} rows, vocabulary {options.vocab}, {by}\n")
     meter = LoadMeter()
     for kind in _KINDS:
         name = ", ".join(f"{key} {value}" for key, value in kind.items())
-        print(f"{_milliseconds(logits, kind, options.repeats):8.2f} ms  {name}")
+        print(f"{_milliseconds(logits, kind, options.repeats, native):8.2f} ms  {name}")
     print(f"\nOthers' share of the CPU: {meter.read().others:.0%}")
     return 0
 
 
-def _milliseconds(logits: torch.Tensor, kind: dict[str, Any], repeats: int) -> float:
+def _milliseconds(
+    logits: torch.Tensor, kind: dict[str, Any], repeats: int, native: NativeSampler | None
+) -> float:
     specs = [
         SampleSpec(
             params=SamplingParams(max_tokens=512, seed=row, **kind),
@@ -67,7 +77,7 @@ def _milliseconds(logits: torch.Tensor, kind: dict[str, Any], repeats: int) -> f
     seconds = []
     for _ in range(repeats):
         started = time.perf_counter()
-        sample(logits, specs, (2,))
+        sample(logits, specs, (2,), native)
         seconds.append(time.perf_counter() - started)
     return median(seconds) * 1e3
 

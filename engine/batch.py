@@ -124,23 +124,23 @@ def make_batch(sequences: Iterable[ScheduledSequence], page_size: int) -> Batch:
     decodes.sort(key=lambda sequence: sequence.start // page_size, reverse=True)
     ordered = [*decodes, *(sequence for sequence in sequences if len(sequence.token_ids) > 1)]
 
-    starts = _integers(sequence.start for sequence in ordered)
-    counts = _integers(len(sequence.token_ids) for sequence in ordered)
+    starts = np.array([sequence.start for sequence in ordered], dtype=np.int64)
+    counts = np.array([len(sequence.token_ids) for sequence in ordered], dtype=np.int64)
     first_rows = _offsets(counts)
     positions = np.arange(first_rows[-1]) + np.repeat(starts - first_rows[:-1], counts)
 
     page_counts = -(-(starts + counts) // page_size)
     page_starts = _offsets(page_counts)
-    tables = [each.page_table[:count] for each, count in zip(ordered, page_counts, strict=True)]
+    tables = [each.page_table[:count] for each, count in zip(ordered, page_counts.tolist(), strict=True)]
     page_ids = _integers(chain.from_iterable(tables))
 
-    last_rows = dict(zip((each.sequence_id for each in ordered), first_rows[1:] - 1, strict=True))
-    sampled = _integers(last_rows[each.sequence_id] for each in sequences if each.sample is not None)
+    last_rows = dict(zip([each.sequence_id for each in ordered], (first_rows[1:] - 1).tolist(), strict=True))
+    sampled = [last_rows[each.sequence_id] for each in sequences if each.sample is not None]
     return Batch(
-        token_ids=torch.from_numpy(_integers(chain.from_iterable(each.token_ids for each in ordered))),
+        token_ids=torch.from_numpy(_integers(chain.from_iterable([each.token_ids for each in ordered]))),
         positions=torch.from_numpy(positions),
         sequences=Sequences(counts, starts, page_starts, page_ids),
-        sample_rows=torch.from_numpy(sampled),
+        sample_rows=torch.from_numpy(np.array(sampled, dtype=np.int64)),
     )
 
 

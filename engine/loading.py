@@ -27,6 +27,7 @@ from engine.models.registry import parameters
 from engine.models.weight_facts import weight_facts
 from engine.precision import choose_precision
 from engine.runner import make_runner
+from engine.sampling.native import NativeSampler
 from engine.torch_executor import TorchExecutor
 from engine.weights.check import open_checkpoint
 from engine.weights.source import ModelSource
@@ -147,7 +148,9 @@ def _serving(
 
         hybrid = load_hybrid(start, model, tiers, eos, kernels)
         return _Serving(hybrid.executor, hybrid.planner, hybrid.costs)
-    return _Serving(TorchExecutor(make_runner(model, tiers[Tier.HOST], kernels), eos), None, None)
+    sampler = NativeSampler(kernels) if kernels is not None else None
+    runner = make_runner(model, tiers[Tier.HOST], kernels)
+    return _Serving(TorchExecutor(runner, eos, sampler), None, None)
 
 
 def decoding_pages(start: Start, host_pages: int) -> int:

@@ -4,6 +4,9 @@ Each row is worked on alone, in float64, so its token does not depend on its bat
 same request gives the same tokens in any company. Only the argmax, which every row needs (it is the
 greedy answer, the highest logit and the check for NaN at once), is taken over the batch.
 
+With native kernels all of it is done by them (engine/sampling/native.py); what is here is what they are
+compared with, and what takes over without them.
+
 Order of operations: log-softmax of the raw logits for logprobs; logit_bias; min_tokens bans;
 repetition, then presence and frequency penalties; temperature (0 takes the highest, no draw);
 top_k; top_p; min_p; one draw by inverse CDF over the kept tokens in rising order of id.
@@ -28,6 +31,8 @@ from scheduler.types import TokenLogprobs
 if TYPE_CHECKING:
     import torch
 
+    from engine.sampling.native import NativeSampler
+
 NO_TOKEN: Final = -1
 """Given instead of a token id for a row that has none to give. Its request must end with an error.
 
@@ -40,7 +45,10 @@ Sampled = tuple[int, TokenLogprobs | None]
 
 
 def sample(
-    logits: torch.Tensor, specs: Sequence[SampleSpec], eos_token_ids: tuple[int, ...]
+    logits: torch.Tensor,
+    specs: Sequence[SampleSpec],
+    eos_token_ids: tuple[int, ...],
+    native: NativeSampler | None = None,
 ) -> list[Sampled]:
     """One token for each row.
 
@@ -48,6 +56,7 @@ def sample(
         logits: [rows, vocab], float32. Not changed.
         specs: how to choose, one for each row.
         eos_token_ids: end-of-sequence tokens, banned before ``min_tokens``.
+        native: does the work, if there is one.
 
     Returns:
         For each row the token id and, where asked for, its logprobs; ``(NO_TOKEN, None)`` for a row
@@ -56,9 +65,11 @@ def sample(
     Raises:
         ValueError: rows and specs differ in number.
     """
+    if len(logits) != len(specs):
+        raise ValueError(f"{len(logits)} rows of logits for {len(specs)} sample specs")
+    if native is not None:
+        return native.sample(logits, specs, eos_token_ids)
     rows: NDArray[np.float32] = logits.numpy(force=True)
-    if len(rows) != len(specs):
-        raise ValueError(f"{len(rows)} rows of logits for {len(specs)} sample specs")
     best = rows.argmax(axis=1)
     usable = np.isfinite(rows[np.arange(len(rows)), best])
     return [

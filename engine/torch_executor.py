@@ -5,6 +5,7 @@ from __future__ import annotations
 from engine.batch import make_batch
 from engine.runner import Runner
 from engine.sampled_tokens import sampled_tokens
+from engine.sampling.native import NativeSampler
 from scheduler.plan import IterationPlan, IterationResult
 
 
@@ -15,10 +16,13 @@ class TorchExecutor:
     interpreter between any two of its many short operations.
     """
 
-    def __init__(self, runner: Runner, eos_token_ids: tuple[int, ...]) -> None:
-        """``eos_token_ids`` are banned before a request's ``min_tokens``."""
+    def __init__(
+        self, runner: Runner, eos_token_ids: tuple[int, ...], native: NativeSampler | None = None
+    ) -> None:
+        """``eos_token_ids`` are banned before ``min_tokens``; without ``native`` numpy samples."""
         self._runner: Runner | None = runner
         self._eos_token_ids = eos_token_ids
+        self._native = native
         self._result: IterationResult | None = None
 
     def submit(self, plan: IterationPlan) -> None:
@@ -34,7 +38,7 @@ class TorchExecutor:
             raise RuntimeError(f"iteration {self._result.iteration} has not been collected")
         logits = self._runner.run(make_batch(plan.sequences, self._runner.storage.page_size))
         wanted = [(each.sequence_id, each.sample) for each in plan.sequences if each.sample is not None]
-        tokens = sampled_tokens(logits, wanted, self._eos_token_ids)
+        tokens = sampled_tokens(logits, wanted, self._eos_token_ids, self._native)
         self._result = IterationResult(plan.iteration, tuple(tokens))
 
     def collect(self) -> IterationResult:

@@ -42,7 +42,8 @@ class Residents:
         self.running: list[Sequence] = []
         """By precedence. All hold pages; some may be away."""
         self.preemptions = 0
-        self._limits = limits
+        self.has_host_rows = limits.has_device and limits.host_decodes
+        """Whether there can be any."""
         self._leaving: dict[SequenceId, tuple[Sequence, After]] = {}
         self._migrations: list[Migration] = []
 
@@ -60,12 +61,7 @@ class Residents:
 
     def is_host_row(self, sequence: Sequence) -> bool:
         """Whether a running sequence decodes on the CPU, beside the accelerator's batch."""
-        return (
-            sequence.tier is Tier.HOST
-            and sequence.remaining == 1
-            and self._limits.has_device
-            and self._limits.host_decodes
-        )
+        return self.has_host_rows and sequence.tier is Tier.HOST and sequence.remaining == 1
 
     @property
     def under_way(self) -> bool:

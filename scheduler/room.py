@@ -33,7 +33,7 @@ class Room:
         for sequence in residents.running:
             if sequence.listed and not sequence.away and not residents.tiers.of(sequence).covers(sequence):
                 residents.pause(sequence)
-        if enough:
+        if enough and residents.has_host_rows:
             self._grow_ahead()
         return enough
 

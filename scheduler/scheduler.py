@@ -227,6 +227,8 @@ class Scheduler:
 
     def _host_rows(self) -> Iterator[Sequence]:
         residents = self._residents
+        if not residents.has_host_rows:
+            return iter(())
         return (one for one in residents.running if residents.is_host_row(one) and self._takes_part(one))
 
     def _admit(self) -> Sequence | None:
@@ -283,15 +285,15 @@ class Scheduler:
             indexed_tail=salt,
         )
 
-    def _advance(self, sequence: Sequence, count: int, token: SampledToken | None) -> Iterator[ChoiceOutput]:
+    def _advance(
+        self, sequence: Sequence, count: int, token: SampledToken | None
+    ) -> tuple[ChoiceOutput, ...]:
         """``count`` tokens of a sequence were computed, and perhaps the next one sampled."""
         if token is not None and token.error:
-            yield self._fail(sequence, token.error)
-            return
+            return (self._fail(sequence, token.error),)
         sequence.computed += count
         self._residents.tiers.of(sequence).index_computed(sequence)
-        if token is not None:
-            yield self._append(sequence, token)
+        return () if token is None else (self._append(sequence, token),)
 
     def _append(self, sequence: Sequence, token: SampledToken) -> ChoiceOutput:
         sequence.tokens.append(token.token_id)
@@ -322,6 +324,8 @@ class Scheduler:
 
         If the first choice ends before that, the next one takes over its part.
         """
+        if not sequence.followers:
+            return
         live = self._requests[sequence.request.request_id]
         followers = [follower for follower in sequence.followers if follower.index in live]
         sequence.followers = []

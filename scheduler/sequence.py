@@ -51,17 +51,17 @@ class Sequence:
     """Iteration in which it last had to leave the device."""
     followers: list[Sequence] = field(default_factory=list)
     """The other choices of the request, until the prompt's pages can be shared."""
+    prompt_length: int = field(init=False)
+    """Tokens of the prompt."""
     _table: tuple[int, ...] = ()
+
+    def __post_init__(self) -> None:
+        self.prompt_length = len(self.request.prompt_token_ids)
 
     @property
     def precedence(self) -> tuple[int, int, int]:
         """Sort key: lower is served first and preempted last."""
         return (self.request.priority, self.arrival, self.index)
-
-    @property
-    def prompt_length(self) -> int:
-        """Tokens of the prompt."""
-        return len(self.request.prompt_token_ids)
 
     @property
     def output_length(self) -> int:
@@ -103,9 +103,8 @@ class Sequence:
         """Whether the last token ends the sequence, and why."""
         params = self.request.sampling
         last = self.tokens[-1]
-        if self.output_length >= params.min_tokens and (
-            last in params.stop_token_ids or (not params.ignore_eos and last in eos_token_ids)
-        ):
+        ends = last in params.stop_token_ids or (last in eos_token_ids and not params.ignore_eos)
+        if ends and self.output_length >= params.min_tokens:
             return FinishReason.STOP
         return FinishReason.LENGTH if self.tokens_left(context_length) <= 0 else None
 

@@ -33,14 +33,15 @@ def scheduler_stats(
     scheduled = plan.sequences if plan is not None else ()
     decoding = sum(one.sample is not None and one.sample.output_length > 0 for one in scheduled)
     tiers, running = residents.tiers, residents.running
+    on_device = sum(sequence.tier is Tier.DEVICE for sequence in running) if limits.has_device else 0
     host = tiers[Tier.HOST].pool
     device = tiers[Tier.DEVICE].pool if limits.has_device else None
     return SchedulerStats(
         sequences_running=len(running),
         sequences_waiting=len(residents.waiting) + residents.requeued,
         sequences_prefilling=sum(sequence.remaining > 1 for sequence in running),
-        sequences_device=sum(sequence.tier is Tier.DEVICE for sequence in running),
-        sequences_host=sum(sequence.tier is Tier.HOST for sequence in running),
+        sequences_device=on_device,
+        sequences_host=len(running) - on_device,
         host_rows=len(plan.host_rows) if plan is not None else 0,
         host_pages_used=host.held,
         host_pages_cached=host.cached,

@@ -20,6 +20,7 @@ from engine.hybrid.wave import Wave, WaveTools
 from engine.kernels.loader import Kernels
 from engine.kv_storage import KVStorage, page_bytes
 from engine.models.decoder import DecoderModel
+from engine.sampling.native import NativeSampler
 from scheduler.clock import Clock
 from scheduler.cost_model import CostModel
 from scheduler.tier import Tier
@@ -45,6 +46,8 @@ class HybridParts:
     """Called after every iteration."""
     clock: Clock
     eos_token_ids: tuple[int, ...]
+    sampler: NativeSampler | None = None
+    """With threads of its own: it must not wait for a layer's attention. Without it numpy samples."""
     host_attention_on_stream: bool = False
     """Have kernels, too, run on the host stream: for devices that check its order."""
     host_attention_repeats: int = 1
@@ -83,5 +86,6 @@ def hybrid_executor(parts: HybridParts) -> HybridExecutor:
         clock=parts.clock,
         page_size=host.page_size,
         eos_token_ids=parts.eos_token_ids,
+        sampler=parts.sampler,
     )
     return HybridExecutor(machine, attention, parts.warn)

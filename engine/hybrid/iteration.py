@@ -21,6 +21,7 @@ from engine.hybrid.pacer import Pacer
 from engine.hybrid.sampling import Sampling, Wanted
 from engine.hybrid.wave import Phase, Wave
 from engine.models.decoder import DecoderModel
+from engine.sampling.native import NativeSampler
 from scheduler.clock import Clock
 from scheduler.plan import IterationPlan, PlanMode, SampledToken
 from scheduler.tier import Tier
@@ -40,7 +41,7 @@ class Machine:
     def __init__(
         self, *, model: DecoderModel, device: Device, attention: Mapping[Tier, AttentionBackend],
         host_rows: HostRows, migrations: Migrations, meter: Meter, pacer: Pacer, clock: Clock,
-        page_size: int, eos_token_ids: tuple[int, ...],
+        page_size: int, eos_token_ids: tuple[int, ...], sampler: NativeSampler | None,
     ) -> None:  # fmt: skip
         """``attention``: the accelerator's, over the pages of each tier."""
         self.model = model
@@ -53,6 +54,7 @@ class Machine:
         self.clock = clock
         self.page_size = page_size
         self.eos_token_ids = eos_token_ids
+        self.sampler = sampler
         self.events = 0
         """Counts changes of waves' phases: their order of waiting."""
 
@@ -142,7 +144,7 @@ class Iteration:
         wanted = [*main.sampled, *(pair for wave in waves for pair in self._wanted(wave))]
         sampling = self._launch_leave(leave, logits, waves, len(main.sampled), wanted)
         self._wait(sampling.ready)
-        tokens = sampling.tokens(machine.eos_token_ids)
+        tokens = sampling.tokens(machine.eos_token_ids, machine.sampler)
         by_sequence = {token.sequence_id: token for token in tokens}
         for wave in waves:
             self._end_token(wave, by_sequence)
@@ -334,7 +336,7 @@ class Iteration:
             sampling, wave = pending
             if sampling.ready():
                 self._samplings.remove(pending)
-                tokens = sampling.tokens(machine.eos_token_ids)
+                tokens = sampling.tokens(machine.eos_token_ids, machine.sampler)
                 self._end_token(wave, {token.sequence_id: token for token in tokens})
         machine.migrations.poll()
 

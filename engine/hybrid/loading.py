@@ -22,6 +22,7 @@ from engine.models.decoder import DecoderModel
 from engine.profiler.host_attention import measure_host_attention
 from engine.profiler.shape import model_shape
 from engine.profiler.startup import measure_at_start
+from engine.sampling.native import NativeSampler
 from engine.thread_environment import share_the_interpreter
 from scheduler.learning_planner import LearningPlanner
 from scheduler.messages import Start
@@ -104,9 +105,15 @@ def load_hybrid(
             warn=Extrapolations(costs).warn,
             clock=MonotonicClock(),
             eos_token_ids=eos_token_ids,
+            sampler=_sampler(start.cpu_kernels) if host_kernels is not None else None,
         )
     )
     return Hybrid(executor, LearningPlanner(costs, limits), costs)
+
+
+def _sampler(cpu_kernels: str) -> NativeSampler | None:
+    kernels = load_kernels(cpu_kernels, 1)
+    return None if kernels is None else NativeSampler(kernels)
 
 
 def _profiles(

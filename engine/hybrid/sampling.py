@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 from engine.devices.base import Buffer, Device, Event
 from engine.sampled_tokens import sampled_tokens
+from engine.sampling.native import NativeSampler
 from scheduler.plan import SampledToken, SampleSpec
 from scheduler.types import SequenceId
 from scheduler.work import Stage, Work
@@ -40,8 +41,8 @@ class Sampling:
         """Whether the logits are here."""
         return self._event.query()
 
-    def tokens(self, eos_token_ids: tuple[int, ...]) -> list[SampledToken]:
+    def tokens(self, eos_token_ids: tuple[int, ...], native: NativeSampler | None) -> list[SampledToken]:
         """One for each who wants one; to be called once they are here."""
         self._device.host_touches(reads=(self._arrived,))
         (logits,) = self._arrived.get()
-        return sampled_tokens(logits, self.wanted, eos_token_ids)
+        return sampled_tokens(logits, self.wanted, eos_token_ids, native)

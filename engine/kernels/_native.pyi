@@ -210,3 +210,29 @@ class Step:
         logits: int,
     ) -> None:
         """Addresses of int64 arrays, and of float32 [sampled][vocabulary] for the logits."""
+
+class BatchSampler:
+    """Rows of logits to tokens, each by itself: engine/sampling, natively. One caller at a time."""
+
+    def __init__(self, pool: ThreadPool, instruction_set: str) -> None: ...
+    def sample(
+        self,
+        logits: int,
+        stride: int,
+        rows: int,
+        vocabulary: int,
+        specs: bytes,
+        *,
+        added_ids: int,
+        additions: int,
+        history: int,
+        tokens: int,
+        logprobs: int,
+        top_ids: int,
+        top_logprobs: int,
+        width: int,
+    ) -> None:
+        """Addresses: float32 logits, ``stride`` elements from row to row; what changes them, int64, float64
+        and int64; results, int64 [rows], float64 [rows], int64 and float64 [rows][width]. ``specs`` is a
+        packed RowSpec (engine/kernels/cpu/sampling/row_sampler.h) for each row.
+        """

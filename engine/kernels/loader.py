@@ -59,6 +59,12 @@ class Kernels:
 
         return _native.AttentionPlan(_native.AttentionContext(self.pool, self.instruction_set, **layout))
 
+    def batch_sampler(self) -> _native.BatchSampler:
+        """What samples rows of logits, with memory of its own."""
+        from engine.kernels import _native
+
+        return _native.BatchSampler(self.pool, self.instruction_set)
+
 
 def load_kernels(choice: str, threads: int) -> Kernels | None:
     """The kernels that the setting ``cpu_kernels`` asks for.

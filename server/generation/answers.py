@@ -55,6 +55,8 @@ class GenerationResponse(Response):
         except ClientStalled:
             exchange_of(scope).notes["client"] = "stalled"
             await drop_connection(scope, receive)
+        finally:
+            writer.close()
 
     async def _stream(self, scope: Scope, writer: ResponseWriter) -> None:
         events = EventStream(self._format, include_usage=self._job.include_usage)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Mapping
 from types import MappingProxyType
 
@@ -10,6 +9,7 @@ import msgspec
 
 from server.generation.formats import Format, usage_json
 from server.generation.running import ChoiceDelta, Generation
+from server.http.deadline import Deadline
 from server.http.errors import ApiError
 from server.http.writer import ResponseWriter
 
@@ -69,15 +69,19 @@ async def send_events(
         ApiError: the generation failed.
         ClientStalled: the client did not read in time.
     """
-    while not generation.finished:
-        try:
-            async with asyncio.timeout_at(writer.written_at + keepalive):
-                deltas = await generation.next_deltas()
-        except TimeoutError:
-            await writer.write(PING)
-            continue
-        data = events.frames(deltas)
-        if generation.finished:
-            await writer.write(data + events.ending(generation), last=True)
-        elif data:
-            await writer.write(data)
+    deadline = Deadline()
+    try:
+        while not generation.finished:
+            try:
+                with deadline.at(writer.written_at + keepalive):
+                    deltas = await generation.next_deltas()
+            except TimeoutError:
+                await writer.write(PING)
+                continue
+            data = events.frames(deltas)
+            if generation.finished:
+                await writer.write(data + events.ending(generation), last=True)
+            elif data:
+                await writer.write(data)
+    finally:
+        deadline.close()

@@ -10,6 +10,8 @@ from collections.abc import AsyncIterable, AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 
+import msgspec
+
 from scheduler.types import ChoiceOutput, FinishReason, Request, TokenLogprobs
 from server.engine_client.protocol import (
     EngineClient,
@@ -29,8 +31,7 @@ Arrival = tuple[int, Batch | Exception | None]
 """Prompt index, and what its stream brought: a batch, its failure, or None at its end."""
 
 
-@dataclass(frozen=True, slots=True)
-class ChoiceDelta:
+class ChoiceDelta(msgspec.Struct, frozen=True):
     """What one batch added to the visible part of one choice."""
 
     index: int
@@ -73,22 +74,19 @@ class Choice:
         ender = reason is FinishReason.STOP and not self._include_stop
         shown = len(output.token_ids) - ender
         delta = self._text.feed(output.token_ids[:shown], output.logprobs[:shown])
-        pieces = [delta]
-        if delta.stopped:
+        text, logprobs, offsets, stopped = delta
+        if stopped:
             self.completion_tokens = self._text.completion_tokens
             reason = FinishReason.STOP
         else:
             self.completion_tokens += len(output.token_ids)
             if reason is not None:
-                pieces.append(self._text.finish())
+                rest = self._text.finish()
+                text += rest.text
+                logprobs += rest.logprobs
+                offsets += rest.text_offsets
         self.finish_reason = reason
-        return ChoiceDelta(
-            self.index,
-            "".join([piece.text for piece in pieces]),
-            tuple(entry for piece in pieces for entry in piece.logprobs),
-            tuple(offset for piece in pieces for offset in piece.text_offsets),
-            reason,
-        )
+        return ChoiceDelta(self.index, text, logprobs, offsets, reason)
 
 
 class Generation:
@@ -174,7 +172,7 @@ class Generation:
     def _feed(self, choice: Choice, prompt: int, output: ChoiceOutput) -> ChoiceDelta:
         if output.finish_reason in (FinishReason.ERROR, FinishReason.ABORT):
             raise self._failure(output)
-        if output.token_ids and all(other.cached_tokens is None for other in self._siblings(prompt)):
+        if output.token_ids and choice.cached_tokens is None and self._is_first(prompt):
             tokens = len(self._job.requests[prompt].prompt_token_ids)
             self._record.prompt_computed(tokens, output.cached_tokens)
         before = choice.completion_tokens
@@ -186,8 +184,10 @@ class Generation:
                 self._engine.abort(output.request_id, output.index)
         return delta
 
-    def _siblings(self, prompt: int) -> list[Choice]:
-        return self.choices[prompt * self._job.n : (prompt + 1) * self._job.n]
+    def _is_first(self, prompt: int) -> bool:
+        """Whether none of a prompt's choices has had an output."""
+        choices = self.choices[prompt * self._job.n : (prompt + 1) * self._job.n]
+        return all(choice.cached_tokens is None for choice in choices)
 
     def _failure(self, output: ChoiceOutput) -> ApiError:
         if output.finish_reason is FinishReason.ABORT and self._engine.state is EngineState.DRAINING:

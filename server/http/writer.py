@@ -9,6 +9,7 @@ from typing import Any
 from starlette.types import Receive, Scope, Send
 
 from server.http.body import ClientDisconnected
+from server.http.deadline import Deadline
 from server.http.uvicorn_protocol import DROP_CONNECTION
 
 
@@ -27,6 +28,8 @@ class ResponseWriter:
     def __init__(self, send: Send, write_timeout: float) -> None:
         self._send = send
         self._write_timeout = write_timeout
+        self._loop = asyncio.get_running_loop()
+        self._deadline = Deadline()
         self.started = False
         self.written_at = 0.0
         """Loop time of the last write."""
@@ -45,13 +48,17 @@ class ResponseWriter:
         """
         await self._patiently({"type": "http.response.body", "body": data, "more_body": not last})
 
+    def close(self) -> None:
+        """Nothing more will be written."""
+        self._deadline.close()
+
     async def _patiently(self, message: dict[str, Any]) -> None:
         try:
-            async with asyncio.timeout(self._write_timeout):
+            with self._deadline.at(self._loop.time() + self._write_timeout):
                 await self._send(message)
         except TimeoutError:
             raise ClientStalled from None
-        self.written_at = asyncio.get_running_loop().time()
+        self.written_at = self._loop.time()
 
 
 async def until_disconnect(receive: Receive, work: Coroutine[Any, Any, None]) -> None:

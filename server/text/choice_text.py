@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from scheduler.types import TokenLogprobs
 from server.text.detokenizer import IncrementalDetokenizer
@@ -12,8 +13,7 @@ from server.text.stop_matcher import StopMatcher
 from server.text.tokenizer.vocabulary import TokenTable
 
 
-@dataclass(frozen=True, slots=True)
-class TextDelta:
+class TextDelta(NamedTuple):
     """Text that can go to the client, and the tokens it is made of."""
 
     text: str = ""

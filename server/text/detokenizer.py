@@ -7,13 +7,12 @@ from __future__ import annotations
 
 import codecs
 from collections.abc import Iterable
-from dataclasses import dataclass
+from typing import NamedTuple
 
 from server.text.tokenizer.vocabulary import TokenTable
 
 
-@dataclass(frozen=True, slots=True)
-class TokenText:
+class TokenText(NamedTuple):
     """What one token added, in characters of the text since the start."""
 
     text: str
@@ -58,6 +57,9 @@ class IncrementalDetokenizer:
         data = self._visible_bytes(token_id)
         if not data:
             return TokenText("", self._length, self._length)
+        if not self._incomplete:
+            start = self._length
+            return TokenText(self._decode(data), start, self._touched())
         # The first byte alone tells whether the token continues the incomplete character.
         head = self._decode(data[:1])
         start = self._touched() - 1

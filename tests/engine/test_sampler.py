@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator
 
 import numpy as np
 import pytest
@@ -10,14 +11,43 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from engine.sampler import NO_TOKEN, sample
+from engine import sampler
+from engine.kernels.loader import load_kernels
+from engine.sampler import NO_TOKEN
 from engine.sampling.drawing import draw
+from engine.sampling.native import NativeSampler
 from engine.sampling.randomness import uniform
 from scheduler.plan import SampleSpec
 from scheduler.types import SamplingParams
 from tests.engine import sampling_reference as reference
 
 EOS = (2,)
+NATIVE: list[NativeSampler] = []
+
+
+@pytest.fixture(autouse=True, scope="module")
+def native() -> Iterator[None]:
+    """Where there are kernels, for as long as these tests run."""
+    kernels = load_kernels("auto", 2)
+    NATIVE.extend([] if kernels is None else [NativeSampler(kernels)])
+    yield
+    NATIVE.clear()
+
+
+def sample(logits: torch.Tensor, specs: list[SampleSpec], eos: tuple[int, ...]) -> list[sampler.Sampled]:
+    """As the engine samples; where that is not numpy, numpy has to agree."""
+    drawn = sampler.sample(logits, specs, eos)
+    if not NATIVE:
+        return drawn
+    native = sampler.sample(logits, specs, eos, NATIVE[0])
+    assert [token for token, _ in native] == [token for token, _ in drawn]
+    for (_, mine), (_, theirs) in zip(native, drawn, strict=True):
+        assert (mine is None) == (theirs is None)
+        if mine is not None and theirs is not None:
+            assert mine.logprob == pytest.approx(theirs.logprob, abs=1e-12)
+            assert [token for token, _ in mine.top] == [token for token, _ in theirs.top]
+            assert [x for _, x in mine.top] == pytest.approx([x for _, x in theirs.top], abs=1e-12)
+    return native
 
 
 def spec_of(

@@ -8,6 +8,7 @@
 #include "attention_driver.h"
 #include "attention_plan.h"
 #include "bind_dense.h"
+#include "bindings.h"
 #include "host_memory.h"
 #include "instruction_sets.h"
 #include "step/bind_step.h"
@@ -18,11 +19,6 @@ using namespace nb::literals;
 using namespace tandem;
 
 namespace {
-
-template <class T>
-T* pointer(uintptr_t address) {
-    return reinterpret_cast<T*>(address);
-}
 
 std::vector<std::string> instruction_sets() {
     std::vector<std::string> names;
@@ -160,4 +156,5 @@ NB_MODULE(_native, module) {
 
     bind_dense(module);
     bind_step(module);
+    bind_sampling(module);
 }

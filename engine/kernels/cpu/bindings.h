@@ -1,0 +1,17 @@
+// What the parts of the Python seam share.
+#pragma once
+
+#include <cstdint>
+
+#include <nanobind/nanobind.h>
+
+namespace tandem {
+
+template <class T>
+T* pointer(uintptr_t address) {
+    return reinterpret_cast<T*>(address);
+}
+
+void bind_sampling(nanobind::module_& module);
+
+}  // namespace tandem
