@@ -56,17 +56,23 @@ def test_products(format: GGMLQuantizationType, instruction_set: str) -> None:
             taken = x if format in FLOATS else dense.rounded(rows)
             expected = taken.astype(np.float64) @ weights.T + bias
             # Codes and minima cancel each other before the sum is made, so the magnitude is theirs.
-            largest = np.abs(weights) if format in FLOATS else np.full_like(weights, np.abs(weights).max() * 2)
+            largest = (
+                np.abs(weights) if format in FLOATS else np.full_like(weights, np.abs(weights).max() * 2)
+            )
             assert (np.abs(product - expected) <= bounds(largest, taken) + np.abs(bias) * EPSILON * 4).all()
             if format not in FLOATS:
                 exact = x.astype(np.float64) @ weights.T + bias
                 allowed = rounding(x) @ np.abs(weights).T * 1.0001
-                assert (np.abs(product - exact) <= allowed + bounds(largest, taken) + np.abs(bias) * EPSILON * 4).all()
+                assert (
+                    np.abs(product - exact) <= allowed + bounds(largest, taken) + np.abs(bias) * EPSILON * 4
+                ).all()
 
 
 @EACH_SET
 @EACH_FORMAT
-def test_rows_threads_and_neighbours_change_no_bit(format: GGMLQuantizationType, instruction_set: str) -> None:
+def test_rows_threads_and_neighbours_change_no_bit(
+    format: GGMLQuantizationType, instruction_set: str
+) -> None:
     outputs, inputs = 16 * 13 + 5, 512
     data = random_weights(format, outputs, inputs)
     dense = Dense(inputs, [(format, data)], instruction_set)
@@ -103,7 +109,9 @@ def test_lookup_gives_the_floats_that_gguf_gives(format: GGMLQuantizationType) -
 
 def test_sources_of_several_formats_follow_one_another() -> None:
     names = ("Q4_K", "Q6_K", "BF16", "Q8_0")
-    parts = [(GGMLQuantizationType[name], outputs) for name, outputs in zip(names, (20, 16, 7, 33), strict=True)]
+    parts = [
+        (GGMLQuantizationType[name], outputs) for name, outputs in zip(names, (20, 16, 7, 33), strict=True)
+    ]
     sources = [(format, random_weights(format, outputs, 256)) for format, outputs in parts]
     x = activations(11, 256)
     together = Dense(256, sources, threads=2)
@@ -128,7 +136,16 @@ def test_order_of_rows() -> None:
 
 
 def test_packed_weights_take_the_room_of_the_file() -> None:
-    for name, more in {"Q4_0": 0, "Q4_1": 0, "Q5_0": 0, "Q5_1": 0, "Q8_0": 0, "Q4_K": 0.03, "Q5_K": 0.03, "Q6_K": 0}.items():
+    for name, more in {
+        "Q4_0": 0,
+        "Q4_1": 0,
+        "Q5_0": 0,
+        "Q5_1": 0,
+        "Q8_0": 0,
+        "Q4_K": 0.03,
+        "Q5_K": 0.03,
+        "Q6_K": 0,
+    }.items():
         format = GGMLQuantizationType[name]
         data = random_weights(format, 64, 512)
         assert data.nbytes <= Dense(512, [(format, data)]).matrix.bytes <= data.nbytes * (1 + more)
@@ -136,7 +153,16 @@ def test_packed_weights_take_the_room_of_the_file() -> None:
 
 @pytest.mark.parametrize(
     ("inputs", "format", "outputs"),
-    [(0, 0, 1), (-32, 0, 1), (2**31 - 1, 0, 1), (33, 2, 1), (128, 12, 1), (32, 8, 0), (32, 8, -1), (32, 99, 1)],
+    [
+        (0, 0, 1),
+        (-32, 0, 1),
+        (2**31 - 1, 0, 1),
+        (33, 2, 1),
+        (128, 12, 1),
+        (32, 8, 0),
+        (32, 8, -1),
+        (32, 99, 1),
+    ],
 )
 def test_impossible_sizes_are_refused(inputs: int, format: int, outputs: int) -> None:
     data = np.zeros(1024, np.uint8)
@@ -167,7 +193,9 @@ def test_rows_prepared_for_something_else_are_refused() -> None:
 @EACH_SET
 @EACH_FORMAT
 @pytest.mark.parametrize("poison", [np.nan, np.inf, -np.inf], ids=str)
-def test_what_is_not_finite_stays_in_its_row(format: GGMLQuantizationType, poison: float, instruction_set: str) -> None:
+def test_what_is_not_finite_stays_in_its_row(
+    format: GGMLQuantizationType, poison: float, instruction_set: str
+) -> None:
     data = random_weights(format, 20, 256)
     dense = Dense(256, [(format, data)], instruction_set)
     x = activations(9, 256)
