@@ -1,4 +1,4 @@
-// The attention library without Python, against double precision: for sanitizers, and for processors that are
+// The native library without Python, against double precision: for sanitizers, and for processors that are
 // emulated. Prints a line for each group of checks.
 #include <algorithm>
 #include <array>
@@ -29,6 +29,7 @@
 #include "attention_plan.h"
 #include "host_memory.h"
 #include "instruction_sets.h"
+#include "native_dense_tests.h"
 #include "thread_pool.h"
 
 #if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
@@ -775,6 +776,8 @@ void check_driver() {
 int main(int count, char** arguments) {
     check_formats();
     check_attention(count > 1 ? std::max(std::atoi(arguments[1]), 1) : 1);
+    check_dense(expect);
+    report("products with weights");
     check_threads();
     check_batches();
     check_refusals();

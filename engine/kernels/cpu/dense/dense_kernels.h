@@ -39,6 +39,7 @@ struct TileSpan {
     const float* bias;              // null: none
     float* out;                     // of the first row
     ptrdiff_t out_stride;           // floats from a row to the next one
+    bool prefetch;                  // the tile comes from memory, and so will the next one
 };
 
 struct DenseKernels {

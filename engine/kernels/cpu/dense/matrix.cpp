@@ -170,6 +170,7 @@ void Matrix::multiply_part(const Part& part, const PreparedRows& rows, int first
             for (int64_t group = chunk; group < end; ++group) {
                 if (integers) span.blocks_of_rows = rows.integers(group);
                 if (!integers) span.lines_of_rows = rows.floats(group);
+                span.prefetch = group == chunk;
                 span.out = out + group * kGroupRows * out_stride + output;
                 multiply[rows.group_rows(group) - 1](span);
             }

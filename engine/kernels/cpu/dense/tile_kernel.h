@@ -132,7 +132,7 @@ void multiply_integers(const TileSpan& span) {
             const char* const header = at;
             at += layout.header_bytes();
             for (int b = 0; b < layout.super; ++b, at += layout.block_bytes(), activations += Rows) {
-                if (part == 0) prefetch_ahead(at, layout.block_bytes());
+                if (part == 0 && span.prefetch) prefetch_ahead(at, layout.block_bytes());
                 Codes codes[kGroups];
                 unpack<layout.bits>(at + 4 * W * part, codes);
                 const BlockScales scales = scales_of<F>(header, at + layout.line_bytes(), part);
@@ -166,7 +166,8 @@ void multiply_floats(const TileSpan& span) {
         const Element* weights = reinterpret_cast<const Element*>(span.tile) + part_offset<Element>(part);
         const ActivationLine* lines = span.lines_of_rows;
         for (int line = 0; line < 2 * span.blocks; ++line, lines += Rows) {
-            if (part == 0) prefetch_ahead(reinterpret_cast<const char*>(weights), pairs * 2 * kTileOutputs * int(sizeof(Element)));
+            if (part == 0 && span.prefetch)
+                prefetch_ahead(reinterpret_cast<const char*>(weights), pairs * 2 * kTileOutputs * int(sizeof(Element)));
             Vec partial[Rows];
 #pragma GCC unroll 8
             for (int i = 0; i < pairs; ++i, weights += 2 * kTileOutputs) {
