@@ -6,9 +6,11 @@ from functools import partial
 
 from fastapi import FastAPI
 from starlette.exceptions import HTTPException
+from starlette.middleware.cors import CORSMiddleware
 from starlette.requests import Request
 from starlette.responses import Response
 
+from server.http.authentication import OPEN_PATHS, AuthenticationMiddleware, KeyLimitMiddleware
 from server.http.errors import ApiError, shorten
 from server.http.exchange import exchange_of
 from server.http.middleware import ExchangeMiddleware
@@ -21,6 +23,11 @@ from server.services import Services
 
 __all__ = ["Services", "create_app"]
 
+EXPOSED_HEADERS = (
+    *("X-Request-Id", "Retry-After", "X-Max-Tokens-Clamped", "openai-processing-ms", "Server-Timing"),
+    *("x-ratelimit-limit-requests", "x-ratelimit-remaining-requests"),
+)
+"""That scripts of other origins may read, where --cors-origin lets them."""
 DESCRIPTION = 'OpenAI-compatible. Null means "not given" for every optional field of a request.'
 
 
@@ -40,11 +47,31 @@ def create_app(services: Services) -> FastAPI:
     app.include_router(generation_router(services))
     app.include_router(models_router(services))
     app.include_router(operations_router(services))
-    app.add_middleware(ExchangeMiddleware, metrics=services.metrics, clock=services.clock)
+    _surround(app, services)
     services.metrics.registry.register(
         EngineCollector(services.model_name, services.engine, services.live, services.engine_restarts)
     )
     return app
+
+
+def _surround(app: FastAPI, services: Services) -> None:
+    """What every request passes through on its way to a route; the last one added is the first."""
+    settings = services.settings
+    if settings.max_requests_per_key:
+        limit = settings.max_requests_per_key
+        app.add_middleware(KeyLimitMiddleware, limit=limit, metrics=services.metrics)
+    open_paths = OPEN_PATHS | ({"/metrics"} if settings.metrics_public else set())
+    app.add_middleware(AuthenticationMiddleware, keys=services.keys, open_paths=open_paths)
+    if settings.cors_origin:
+        # No credentials: keys are sent in headers, which a page sets itself. Preflights carry none.
+        app.add_middleware(
+            CORSMiddleware,
+            allow_origins=settings.cors_origin,
+            allow_methods=("DELETE", "GET", "POST"),
+            allow_headers=("*",),
+            expose_headers=EXPOSED_HEADERS,
+        )
+    app.add_middleware(ExchangeMiddleware, metrics=services.metrics, clock=services.clock)
 
 
 async def _answer_error(_: Request, error: Exception) -> Response:

@@ -9,7 +9,6 @@ from __future__ import annotations
 import asyncio
 import logging
 import signal
-import socket
 import sys
 from pathlib import Path
 
@@ -21,12 +20,16 @@ from engine.model_error import ModelError
 from engine.weights.source import ModelSource, resolve
 from scheduler.messages import EngineFacts, Start
 from server.app import create_app
+from server.daemon.doors import Doors
 from server.daemon.http_server import HttpServer
-from server.daemon.listener import ListenError, bind, listen, url
+from server.daemon.listener import ListenError
 from server.daemon.loading_progress import LoadingProgress
+from server.daemon.reloading import ReloadSignal
 from server.daemon.stop_signals import StopSignals
+from server.daemon.tls import CertificateError
 from server.engine_client.client import EngineFailed, SupervisedEngineClient
 from server.engine_client.process import ENGINE_MODULE
+from server.http.keys import KeyFileError
 from server.metrics.registry import Metrics
 from server.services import Services
 from server.text.chat_template import ChatTemplate, load_chat_template
@@ -45,18 +48,19 @@ def serve(settings: Settings, engine_module: str = ENGINE_MODULE) -> int:
 
     Returns:
         The exit code: 0 after an orderly end, 1 where there is no model or no engine to serve it, 2
-        where the address can't be had, 128 and the signal's number where a second signal cut it short.
+        where the address, keys or certificates can't be had, 128 and the signal's number where a second
+        signal cut it short.
     """
     configure_logging(settings.log_level)
     try:
         # The port first: finding the model may be a download.
-        with bind(settings.host, settings.port) as listener:
+        with Doors(settings) as doors:
             source = resolve(settings.model)
             with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
-                return runner.run(_Daemon(settings, source, listener, engine_module).run())
+                return runner.run(_Daemon(settings, source, doors, engine_module).run())
     except (ModelError, EngineFailed) as error:
         return _fail(error, FAILURE)
-    except ListenError as error:
+    except (ListenError, KeyFileError, CertificateError) as error:
         return _fail(error, USAGE_ERROR)
     except KeyboardInterrupt:
         return INTERRUPTED
@@ -117,12 +121,10 @@ def ready_line(where: str, model_name: str, facts: EngineFacts) -> str:
 class _Daemon:
     """One run of the server inside the event loop."""
 
-    def __init__(
-        self, settings: Settings, source: ModelSource, listener: socket.socket, engine_module: str
-    ) -> None:
+    def __init__(self, settings: Settings, source: ModelSource, doors: Doors, engine_module: str) -> None:
         self._settings = settings
         self._source = source
-        self._listener = listener
+        self._doors = doors
         self._model_name = settings.served_model_name or source.short_name
         self._metrics = Metrics(self._model_name)
         self._engine = SupervisedEngineClient(
@@ -143,7 +145,7 @@ class _Daemon:
             EngineFailed: the engine can't load the model, or died too often.
             ListenError: the port was taken meanwhile.
         """
-        with StopSignals() as signals:
+        with StopSignals() as signals, ReloadSignal(self._doors.readers()):
             supervising = asyncio.create_task(self._engine.supervise())
             serving = asyncio.create_task(self._serve())
             stopping = asyncio.create_task(signals.first())
@@ -177,11 +179,10 @@ class _Daemon:
             metrics=self._metrics,
             engine_restarts=lambda: self._engine.restarts,
             version=server.__version__,
+            keys=self._doors.keys,
         )
         app = await asyncio.to_thread(create_app, services)  # takes long enough to delay a signal
-        listen(self._listener, self._settings.write_timeout)
-        logger.info("listening on %s", url(self._settings.host, self._listener))
-        self._http = HttpServer(app, self._listener)
+        self._http = self._doors.open(app)
         announcing = asyncio.create_task(self._announce())
         try:
             await self._http.run_until_closed()
@@ -191,8 +192,7 @@ class _Daemon:
     async def _announce(self) -> None:
         await self._engine.wait_until_ready()
         if self._engine.facts is not None:
-            where = url(self._settings.host, self._listener)
-            print(ready_line(where, self._model_name, self._engine.facts), flush=True)
+            print(ready_line(self._doors.url, self._model_name, self._engine.facts), flush=True)
 
     async def _end(self, serving: asyncio.Task[None], signals: StopSignals) -> int:
         draining = asyncio.create_task(self._drain(serving))

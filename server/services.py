@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 
 from configs.settings import Settings
 from server.engine_client.protocol import EngineClient
+from server.http.keys import KeyRing
 from server.http.worker import Worker
 from server.metrics.engine_metrics import LiveRequests
 from server.metrics.registry import Metrics
@@ -40,6 +41,8 @@ class Services:
     """Of this program."""
     worker: Worker = field(default_factory=Worker)
     """Decodes long bodies, renders templates, encodes text."""
+    keys: KeyRing = field(default_factory=KeyRing)
+    """That clients may come with."""
     live: LiveRequests = field(default_factory=LiveRequests)
     draw_seed: Callable[[], int] = _random_seed
     """For requests that give none."""

@@ -10,6 +10,7 @@ from server.engine_client.protocol import EngineState, EngineUnavailable, QueueF
 
 INVALID_REQUEST = "invalid_request_error"
 SERVER_ERROR = "server_error"
+RATE_LIMIT = "rate_limit_error"
 
 SHOWN_CHARACTERS = 100
 """The most of a client's value that a message repeats."""
@@ -65,6 +66,26 @@ def bad_request(message: str, code: str, param: str | None = None) -> ApiError:
 def unsupported_parameter(param: str, why: str = "is not supported by this server") -> ApiError:
     """A field that is known, or might be, and has no effect here: refused rather than ignored."""
     return bad_request(f"The parameter '{param}' {why}.", "unsupported_parameter", param)
+
+
+def unauthorized(*, given: bool) -> ApiError:
+    """No key, or one that is not accepted; what was sent is not repeated."""
+    message = "The API key is not valid." if given else "An API key is needed: Authorization: Bearer KEY."
+    headers = {"WWW-Authenticate": "Bearer"}
+    return ApiError(401, message, code="invalid_api_key", headers=headers)
+
+
+def key_limit_reached(limit: int) -> ApiError:
+    """The caller's key has as many requests running as it may have."""
+    message = f"This API key may have {limit} requests running at once, and has."
+    return ApiError(
+        429,
+        message,
+        code="rate_limit_exceeded",
+        kind=RATE_LIMIT,
+        headers={"Retry-After": "1"},
+        rejection="rate_limit",
+    )
 
 
 def body_too_large(limit: int) -> ApiError:

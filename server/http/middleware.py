@@ -14,8 +14,8 @@ from collections.abc import Callable
 from starlette.datastructures import Headers, MutableHeaders
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from server.http.errors import ApiError, internal_error
-from server.http.exchange import Exchange
+from server.http.errors import internal_error
+from server.http.exchange import Exchange, send_error
 from server.metrics.registry import Metrics
 
 REQUEST_ID = re.compile(r"[A-Za-z0-9._-]{1,128}")
@@ -54,7 +54,7 @@ class ExchangeMiddleware:
             logger.exception("fault while handling request %s", exchange.request_id)
             if exchange.status is not None:
                 raise
-            await send_error(internal_error(), respond)
+            await send_error(internal_error(), scope, respond)
         finally:
             self._end(exchange, _endpoint(scope))
 
@@ -92,15 +92,6 @@ class ExchangeMiddleware:
             path = exchange.path.encode("unicode_escape").decode()[:200]
             line = f"{method} {path} {status} {1000 * seconds:.0f}ms id={exchange.request_id}{notes}"
             logger.log(level, "%s", line)
-
-
-async def send_error(error: ApiError, send: Send) -> None:
-    """Answer with an error object."""
-    body = error.body()
-    headers = {"content-type": "application/json", "content-length": str(len(body)), **error.headers}
-    raw = [(name.lower().encode(), value.encode()) for name, value in headers.items()]
-    await send({"type": "http.response.start", "status": error.status, "headers": raw})
-    await send({"type": "http.response.body", "body": body})
 
 
 def _as_routed(scope: Scope, exchange: Exchange) -> Scope:

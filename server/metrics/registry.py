@@ -16,7 +16,7 @@ from server.metrics.iteration_metrics import IterationMetrics
 
 ENDPOINTS = ("/v1/chat/completions", "/v1/completions")
 ENDINGS = ("stop", "length", "abort", "error")
-REJECTIONS = ("invalid", "too_large", "queue_full", "loading", "draining")
+REJECTIONS = ("invalid", "too_large", "queue_full", "rate_limit", "loading", "draining")
 CPU = "cpu"
 """In place of a tier where there is no accelerator."""
 TIERS = (CPU, *Tier)

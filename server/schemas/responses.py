@@ -17,7 +17,7 @@ class ErrorDetails(Answer):
     """What went wrong."""
 
     message: str
-    type: Literal["invalid_request_error", "server_error"]
+    type: Literal["invalid_request_error", "rate_limit_error", "server_error"]
     param: str | None
     code: str | None
 

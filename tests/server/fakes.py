@@ -12,6 +12,7 @@ from scheduler.messages import EngineFacts, SchedulerStats
 from scheduler.tier import Tier
 from scheduler.types import ChoiceOutput, FinishReason, Request, RequestId, TokenLogprobs
 from server.engine_client.protocol import EngineDied, EngineState, EngineUnavailable, QueueFull
+from server.http.keys import KeyRing
 from server.metrics.registry import Metrics
 from server.services import Services
 from server.text.chat_template import ChatTemplate
@@ -204,7 +205,7 @@ def logprobs_of(token: int, wanted: int) -> TokenLogprobs:
     return TokenLogprobs(token, -2.0, top)
 
 
-def make_services(engine: FakeEngine, **settings: object) -> Services:
+def make_services(engine: FakeEngine, keys: KeyRing | None = None, **settings: object) -> Services:
     """Services over a fake engine; every draw of a seed gives the next number."""
     tokenizer = byte_tokenizer()
     seeds = iter(range(1000, 10**9))
@@ -218,5 +219,6 @@ def make_services(engine: FakeEngine, **settings: object) -> Services:
         metrics=Metrics(MODEL),
         engine_restarts=lambda: 0,
         version="1.2.3",
+        keys=keys or KeyRing(),
         draw_seed=lambda: next(seeds),
     )
