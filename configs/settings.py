@@ -144,6 +144,15 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
         Annotated[int, Meta(ge=0, le=2**31 - 1)] | None,
         Meta(description="Requests that may wait; more get 503. Default: 4 * --max-running"),
     ] = None
+    max_queued_tokens: Annotated[
+        Limit, Meta(description="Prompt tokens that may wait with them; more get 503. 0: no limit")
+    ] = 0
+    queue_timeout: Annotated[
+        Seconds, Meta(description="Seconds a request may wait before it is computed; then 503. 0: no limit")
+    ] = 60.0
+    request_timeout: Annotated[
+        Seconds, Meta(description="Seconds a request may take in all; then 504. 0: no limit")
+    ] = 0.0
     max_body_mib: Annotated[
         Positive, Meta(description="Largest request body in MiB; larger ones get 413")
     ] = 8.0

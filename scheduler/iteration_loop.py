@@ -61,7 +61,7 @@ class IterationLoop:
         happen beside the next iteration.
         """
         started = self._clock.now()
-        plan = self._scheduler.schedule()
+        plan = self._scheduler.schedule(started)
         if plan is None:
             self._announce(self._take_in(wait=True), None, 0.0)
             return

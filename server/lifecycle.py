@@ -130,6 +130,7 @@ class _Daemon:
         self._engine = SupervisedEngineClient(
             start_message(settings, source),
             queue_limit=settings.queue_limit,
+            queued_tokens=settings.max_queued_tokens,
             restart_limit=settings.engine_restarts,
             module=engine_module,
             on_loading=LoadingProgress(source.short_name, sys.stderr).update,

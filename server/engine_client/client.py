@@ -22,7 +22,7 @@ from scheduler.messages import (
     Start,
 )
 from scheduler.types import FinishReason, Request, RequestId
-from server.engine_client.admission import CompletionRate, bounded_retry, waiting_requests
+from server.engine_client.admission import CompletionRate, QueueLimits, bounded_retry, waiting_requests
 from server.engine_client.load_timer import LoadTimer
 from server.engine_client.output_stream import QueuedOutputStream
 from server.engine_client.process import ENGINE_MODULE, EngineProcess
@@ -42,6 +42,7 @@ class SupervisedEngineClient:
     Args:
         start: What the engine is to load.
         queue_limit: Requests that may wait beyond ``start.max_running`` sequences.
+        queued_tokens: Prompt tokens that may wait with them; 0 is no limit.
         restart_limit: Restarts within ten minutes before giving up.
         module: Run as the engine.
         clock: Monotonic seconds, for Retry-After and back-off only.
@@ -54,6 +55,7 @@ class SupervisedEngineClient:
         start: Start,
         *,
         queue_limit: int,
+        queued_tokens: int = 0,
         restart_limit: int,
         module: str = ENGINE_MODULE,
         clock: Callable[[], float] = time.monotonic,
@@ -61,7 +63,7 @@ class SupervisedEngineClient:
         on_iteration: Callable[[SchedulerStats], None] = lambda _: None,
     ) -> None:
         self._start = start
-        self._queue_limit = queue_limit
+        self._queue_limits = QueueLimits(queue_limit, queued_tokens)
         self._module = module
         self._clock = clock
         self._on_loading = on_loading
@@ -126,7 +128,7 @@ class SupervisedEngineClient:
             raise EngineUnavailable(self._state, self.retry_after_seconds)
         if request.request_id in self._streams:
             raise ValueError(f"request id {request.request_id} is in use")
-        self._refuse_if_queue_full()
+        self._refuse_if_queue_full(len(request.prompt_token_ids))
         self._process.send(AddRequest(request))
         stream = QueuedOutputStream(request)
         self._streams[request.request_id] = stream
@@ -277,8 +279,10 @@ class SupervisedEngineClient:
         if not self._streams:
             self._idle.set()
 
-    def _refuse_if_queue_full(self) -> None:
-        unfinished = [stream.unfinished_choices for stream in self._streams.values()]
+    def _refuse_if_queue_full(self, prompt_tokens: int) -> None:
+        streams = list(self._streams.values())
+        unfinished = [stream.unfinished_choices for stream in streams]
         waiting = waiting_requests([*unfinished, 1], self._start.max_running)
-        if waiting > self._queue_limit:
+        prompts = [stream.prompt_tokens for stream in streams] + [prompt_tokens]
+        if not self._queue_limits.allow(prompts[len(prompts) - waiting :]):
             raise QueueFull(self._rate.seconds_for(waiting, self._clock()))

@@ -15,6 +15,7 @@ from server.generation.formats import ChatFormat, CompletionFormat, Format, usag
 from server.generation.job import GenerationJob
 from server.generation.request_record import RequestRecord
 from server.generation.running import ChoiceDelta, Generation, running
+from server.generation.time_limits import TimeLimits
 from server.http.body import ClientDisconnected
 from server.http.errors import ApiError
 from server.http.exchange import exchange_of
@@ -90,7 +91,8 @@ class GenerationResponse(Response):
             self._job.endpoint,
             self._job.stream,
         )
-        return running(services.engine, self._job, services.tokenizer, record)
+        limits = TimeLimits(services.engine, services.settings.queue_timeout)
+        return running(services.engine, self._job, services.tokenizer, record, limits)
 
     def _response(self, deltas: list[list[ChoiceDelta]], generation: Generation) -> dict[str, Any]:
         return {

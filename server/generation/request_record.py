@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from scheduler.tier import Tier
 from server.http.exchange import Exchange
 from server.metrics.engine_metrics import LiveRequests
-from server.metrics.registry import CPU, MIXED, Metrics
+from server.metrics.registry import CPU, ENDINGS, MIXED, Metrics
 
 
 @dataclass(slots=True)
@@ -24,6 +24,8 @@ class RequestRecord:
     prompt_tokens: int = 0
     cached_tokens: int = 0
     generated_tokens: int = 0
+    scheduled_at: float | None = None
+    """When the engine began with it."""
     first_token_at: float | None = None
     last_token_at: dict[int, float] = field(default_factory=dict)
     """By choice."""
@@ -35,6 +37,15 @@ class RequestRecord:
     def admitted(self) -> None:
         """The engine has taken the request."""
         self.live.without_output += 1
+
+    def elapsed(self) -> float:
+        """Seconds since its arrival."""
+        return self.clock() - self.exchange.arrived_at
+
+    def scheduled(self, at: float) -> None:
+        """The engine began with one of its choices."""
+        if self.scheduled_at is None:
+            self.scheduled_at = at
 
     def prompt_computed(self, tokens: int, cached: int) -> None:
         """The first output of one prompt came: so many tokens, so many of them from the prefix cache."""
@@ -77,7 +88,10 @@ class RequestRecord:
             self.live.with_output -= 1
             self._observe_pace(self.first_token_at)
         metrics = self.metrics
-        metrics.finished(self.endpoint, reason).inc()
+        if reason in ENDINGS:
+            metrics.finished(self.endpoint, reason).inc()
+        else:
+            metrics.rejected(reason).inc()
         metrics.latency().observe(self.clock() - self.exchange.arrived_at)
         metrics.request_prompt_tokens().observe(self.prompt_tokens)
         metrics.request_generation_tokens().observe(self.generated_tokens)

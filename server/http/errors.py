@@ -142,6 +142,18 @@ def engine_unavailable(error: EngineUnavailable) -> ApiError:
             return _later(message, "model_loading", error.retry_after_seconds, "loading")
 
 
+def queue_timeout(seconds: float, retry_after_seconds: float) -> ApiError:
+    """It waited as long as it may, and nothing of it has been computed."""
+    message = f"The request waited {seconds:g} seconds and could not be served."
+    return _later(message, "queue_timeout", retry_after_seconds, "queue_timeout")
+
+
+def deadline_passed(seconds: float) -> ApiError:
+    """It has taken as long as it may."""
+    message = f"The request was not finished within {seconds:g} seconds."
+    return ApiError(504, message, code="request_timeout", kind=SERVER_ERROR, rejection="timeout")
+
+
 def cut_off(message: str, retry_after_seconds: float) -> ApiError:
     """An admitted request did not end in the time it had before the server ends."""
     return _later(message, "server_draining", retry_after_seconds, "draining")

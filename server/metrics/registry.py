@@ -15,8 +15,8 @@ from server.metrics.families import PREFIX, Families
 from server.metrics.iteration_metrics import IterationMetrics
 
 ENDPOINTS = ("/v1/chat/completions", "/v1/completions")
-ENDINGS = ("stop", "length", "abort", "error")
-REJECTIONS = ("invalid", "too_large", "queue_full", "rate_limit", "loading", "draining")
+ENDINGS = ("stop", "length", "abort", "error", "timeout")
+REJECTIONS = ("invalid", "too_large", "queue_full", "queue_timeout", "rate_limit", "loading", "draining")
 CPU = "cpu"
 """In place of a tier where there is no accelerator."""
 TIERS = (CPU, *Tier)

@@ -98,6 +98,8 @@ class FakeEngine:
     """Seconds between batches."""
     held: bool = False
     """While true, requests are queued and get nothing."""
+    scheduled_at: Callable[[], float] | None = None
+    """When requests are given a place; they say so before their first token then."""
     queue_limit: int = 1000
     cached_tokens: int = 0
     die_after: int | None = None
@@ -140,9 +142,14 @@ class FakeEngine:
     async def _play(self, request: Request) -> AsyncIterator[tuple[ChoiceOutput, ...]]:
         scripts = [self.script(request, choice) for choice in range(request.n)]
         position, batches = 0, 0
+        if self.scheduled_at is not None:
+            yield tuple(
+                ChoiceOutput(request_id=request.request_id, index=index, scheduled_at=self.scheduled_at())
+                for index in range(request.n)
+            )
         while request.request_id in self.live:
             await asyncio.sleep(self.pause)
-            while self.held:
+            while self.held and request.request_id in self.live:
                 await asyncio.sleep(0.001)
             if self.die_after == batches:
                 raise self.death("killed")
