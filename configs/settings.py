@@ -165,6 +165,10 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     sse_keepalive: Annotated[
         Positive, Meta(description="Seconds without data after which a stream gets a comment line")
     ] = 15.0
+    stall_timeout: Annotated[
+        Positive,
+        Meta(description="Seconds without progress, while there is work, after which /health answers 503"),
+    ] = 20.0
     engine_restarts: Annotated[
         int,
         Meta(

@@ -14,6 +14,7 @@ import sys
 
 from engine.clock import MonotonicClock
 from engine.connection import Connection
+from engine.heartbeat import start_heartbeat
 from engine.loading import load_engine
 from engine.model_error import ModelError
 from scheduler.iteration_loop import IterationLoop
@@ -44,6 +45,7 @@ def main(arguments: list[str]) -> int:
     gc.collect()
     gc.freeze()
     connection.send(loaded.facts)
+    start_heartbeat(connection.send)
     scheduler = Scheduler(loaded.limits, loaded.planner, loaded.costs)
     IterationLoop(scheduler, loaded.executor, MonotonicClock(), connection, connection.send).run()
     return 0

@@ -147,7 +147,14 @@ class IterationOutput(msgspec.Struct, frozen=True, tag="iteration"):
     stats: SchedulerStats
 
 
-FromEngine = EngineFacts | Loading | LoadFailed | IterationOutput
+class Heartbeat(msgspec.Struct, frozen=True, tag="heartbeat"):
+    """Engine to server, about once a second: the process runs."""
+
+    cpu_seconds: float
+    """CPU time of all its threads since it started."""
+
+
+FromEngine = EngineFacts | Loading | LoadFailed | IterationOutput | Heartbeat
 
 MAX_MESSAGE_BYTES = 256 * 1024 * 1024
 """A longer length prefix means a broken peer."""

@@ -78,7 +78,7 @@ def start_message(settings: Settings, source: ModelSource) -> Start:
     return Start(
         model_kind=source.kind,
         model_path=str(source.path.absolute()),
-        model_name=source.short_name,
+        model_name=printable(source.short_name),
         dtype=settings.dtype,
         max_model_len=settings.max_model_len,
         page_size=settings.page_size,
@@ -105,6 +105,11 @@ def _absolute(path: str | None) -> str | None:
     return None if path is None else str(Path(path).absolute())
 
 
+def printable(name: str) -> str:
+    """A file's name as text: bytes in it that are no UTF-8 can't go into JSON or metrics."""
+    return name.encode("utf-8", "surrogateescape").decode("utf-8", "replace")
+
+
 def ready_line(where: str, model_name: str, facts: EngineFacts) -> str:
     """What the user was waiting for: the URL, the model, and how much context the pages hold."""
     tiers = [("host", facts.host_kv_pages), ("device", facts.device_kv_pages)]
@@ -125,13 +130,14 @@ class _Daemon:
         self._settings = settings
         self._source = source
         self._doors = doors
-        self._model_name = settings.served_model_name or source.short_name
+        self._model_name = settings.served_model_name or printable(source.short_name)
         self._metrics = Metrics(self._model_name)
         self._engine = SupervisedEngineClient(
             start_message(settings, source),
             queue_limit=settings.queue_limit,
             queued_tokens=settings.max_queued_tokens,
             restart_limit=settings.engine_restarts,
+            stall_timeout=settings.stall_timeout,
             module=engine_module,
             on_loading=LoadingProgress(source.short_name, sys.stderr).update,
             on_iteration=self._metrics.observe_iteration,

@@ -15,6 +15,7 @@ from scheduler.messages import (
     AbortRequest,
     AddRequest,
     EngineFacts,
+    Heartbeat,
     IterationOutput,
     LoadFailed,
     Loading,
@@ -27,6 +28,7 @@ from server.engine_client.load_timer import LoadTimer
 from server.engine_client.output_stream import QueuedOutputStream
 from server.engine_client.process import ENGINE_MODULE, EngineProcess
 from server.engine_client.protocol import EngineState, EngineUnavailable, QueueFull
+from server.engine_client.pulse import EngineHealth, Pulse
 from server.engine_client.restart_policy import RestartPolicy
 
 logger = logging.getLogger(__name__)
@@ -44,8 +46,9 @@ class SupervisedEngineClient:
         queue_limit: Requests that may wait beyond ``start.max_running`` sequences.
         queued_tokens: Prompt tokens that may wait with them; 0 is no limit.
         restart_limit: Restarts within ten minutes before giving up.
+        stall_timeout: Seconds without progress, while there is work, after which the engine is stalled.
         module: Run as the engine.
-        clock: Monotonic seconds, for Retry-After and back-off only.
+        clock: Monotonic seconds, for Retry-After, back-off and the engine's health only.
         on_loading: Told of loading progress.
         on_iteration: Told of each iteration's figures.
     """
@@ -57,6 +60,7 @@ class SupervisedEngineClient:
         queue_limit: int,
         queued_tokens: int = 0,
         restart_limit: int,
+        stall_timeout: float = 20.0,
         module: str = ENGINE_MODULE,
         clock: Callable[[], float] = time.monotonic,
         on_loading: Callable[[Loading], None] = lambda _: None,
@@ -77,6 +81,7 @@ class SupervisedEngineClient:
         self._stats: SchedulerStats | None = None
         self._restarts = 0
         self._loading = LoadTimer()
+        self._pulse = Pulse(stall_timeout)
         self._checked = asyncio.Event()
         self._ready = asyncio.Event()
         self._idle = asyncio.Event()
@@ -96,6 +101,11 @@ class SupervisedEngineClient:
     def stats(self) -> SchedulerStats | None:
         """The latest iteration's; None before the engine's first one."""
         return self._stats
+
+    @property
+    def health(self) -> EngineHealth:
+        """Whether it gets on with its work."""
+        return self._pulse.health(self._clock(), len(self._streams))
 
     @property
     def restarts(self) -> int:
@@ -130,6 +140,8 @@ class SupervisedEngineClient:
             raise ValueError(f"request id {request.request_id} is in use")
         self._refuse_if_queue_full(len(request.prompt_token_ids))
         self._process.send(AddRequest(request))
+        if not self._streams:
+            self._pulse.work_began(self._clock())
         stream = QueuedOutputStream(request)
         self._streams[request.request_id] = stream
         self._idle.clear()
@@ -204,6 +216,8 @@ class SupervisedEngineClient:
             process.send(self._start)
             async for message in process.messages():
                 match message:
+                    case Heartbeat(cpu_seconds):
+                        self._pulse.beat(self._clock(), cpu_seconds)
                     case IterationOutput():
                         self._receive(message)
                     case EngineFacts():
@@ -245,6 +259,7 @@ class SupervisedEngineClient:
 
     def _become_dead(self) -> None:
         self._process = self._facts = self._stats = None
+        self._pulse.reset()
         if self._state is EngineState.READY:
             self._state = EngineState.RESTARTING
         if self._streams:
@@ -257,6 +272,7 @@ class SupervisedEngineClient:
 
     def _receive(self, iteration: IterationOutput) -> None:
         self._stats = iteration.stats
+        self._pulse.iteration(self._clock())
         for output in iteration.outputs:
             stream = self._streams.get(output.request_id)
             if stream is not None:

@@ -8,6 +8,7 @@ from typing import Protocol
 
 from scheduler.messages import EngineFacts, SchedulerStats
 from scheduler.types import ChoiceOutput, Request, RequestId
+from server.engine_client.pulse import EngineHealth
 
 
 class EngineState(enum.StrEnum):
@@ -71,6 +72,10 @@ class EngineClient(Protocol):
     @property
     def stats(self) -> SchedulerStats | None:
         """The latest iteration's; None before the first one."""
+
+    @property
+    def health(self) -> EngineHealth:
+        """Whether it gets on with its work."""
 
     @property
     def retry_after_seconds(self) -> float:

@@ -5,6 +5,7 @@ Pure ASGI: Starlette's BaseHTTPMiddleware hides disconnects and copies every chu
 
 from __future__ import annotations
 
+import asyncio
 import logging
 import re
 import time
@@ -14,7 +15,7 @@ from collections.abc import Callable
 from starlette.datastructures import Headers, MutableHeaders
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from server.http.errors import internal_error
+from server.http.errors import cut_off, internal_error
 from server.http.exchange import Exchange, send_error
 from server.metrics.registry import Metrics
 
@@ -50,6 +51,11 @@ class ExchangeMiddleware:
         respond = self._responder(exchange, send)
         try:
             await self._app(scope, receive, respond)
+        except asyncio.CancelledError:  # the server ends, and this is what it no longer waits for
+            if exchange.status is None:
+                await send_error(
+                    cut_off("The server shut down before the request was complete.", 1), scope, respond
+                )
         except Exception:  # the process edge: whatever it is, the client gets an answer
             logger.exception("fault while handling request %s", exchange.request_id)
             if exchange.status is not None:

@@ -198,10 +198,13 @@ class ModelList(Answer):
 
 
 class Health(Answer):
-    """Whether the process is alive, and in what state its engine is."""
+    """Whether the process is alive, and in what state its engine is. Ages are seconds."""
 
-    status: str
+    status: Literal["ok", "stalled", "failed"]
     engine: str
+    requests: int
+    heartbeat_age: float | None
+    iteration_age: float | None
 
 
 class Version(Answer):

@@ -12,6 +12,7 @@ from scheduler.messages import EngineFacts, SchedulerStats
 from scheduler.tier import Tier
 from scheduler.types import ChoiceOutput, FinishReason, Request, RequestId, TokenLogprobs
 from server.engine_client.protocol import EngineDied, EngineState, EngineUnavailable, QueueFull
+from server.engine_client.pulse import EngineHealth
 from server.http.keys import KeyRing
 from server.metrics.registry import Metrics
 from server.services import Services
@@ -113,6 +114,7 @@ class FakeEngine:
     state: EngineState = EngineState.READY
     facts: EngineFacts | None = FACTS
     stats: SchedulerStats | None = None
+    health: EngineHealth = EngineHealth()  # noqa: RUF009 - frozen
     retry_after_seconds: float = 5.0
     requests: list[Request] = field(default_factory=list)
     """All that were submitted."""
