@@ -32,8 +32,9 @@ from server.engine_client.process import ENGINE_MODULE
 from server.http.keys import KeyFileError
 from server.metrics.registry import Metrics
 from server.services import Services
-from server.text.chat_template import ChatTemplate, load_chat_template
+from server.text.chat_template import TemplateSources, template_sources
 from server.text.sampling_defaults import SamplingDefaults, load_sampling_defaults
+from server.text.template_process import TemplateProcess
 from server.text.tokenizer import Tokenizer, load_tokenizer
 
 FAILURE, USAGE_ERROR = 1, 2
@@ -174,7 +175,17 @@ class _Daemon:
         return FAILURE
 
     async def _serve(self) -> None:
-        tokenizer, template, defaults = await asyncio.to_thread(_load_text, self._settings, self._source)
+        tokenizer, sources, defaults = await asyncio.to_thread(_load_text, self._settings, self._source)
+        template = TemplateProcess(sources, tokenizer.plain_text)
+        try:
+            await template.start()
+            await self._serve_with(tokenizer, template, defaults)
+        finally:
+            await template.close()
+
+    async def _serve_with(
+        self, tokenizer: Tokenizer, template: TemplateProcess, defaults: SamplingDefaults
+    ) -> None:
         await self._engine.wait_until_checked()
         services = Services(
             settings=self._settings,
@@ -230,10 +241,12 @@ class _Daemon:
             await asyncio.wait({serving})
 
 
-def _load_text(settings: Settings, source: ModelSource) -> tuple[Tokenizer, ChatTemplate, SamplingDefaults]:
+def _load_text(
+    settings: Settings, source: ModelSource
+) -> tuple[Tokenizer, TemplateSources, SamplingDefaults]:
     tokenizer = load_tokenizer(source)
     override = Path(settings.chat_template) if settings.chat_template else None
-    return tokenizer, load_chat_template(tokenizer, override), load_sampling_defaults(source)
+    return tokenizer, template_sources(tokenizer, override), load_sampling_defaults(source)
 
 
 async def _cancel(*tasks: asyncio.Task[None] | asyncio.Task[int]) -> None:

@@ -13,8 +13,8 @@ from server.http.keys import KeyRing
 from server.http.worker import Worker
 from server.metrics.engine_metrics import LiveRequests
 from server.metrics.registry import Metrics
-from server.text.chat_template import ChatTemplate
 from server.text.sampling_defaults import SamplingDefaults
+from server.text.template_process import Renderer
 from server.text.tokenizer import Tokenizer
 
 
@@ -31,7 +31,7 @@ class Services:
     """The name clients use."""
     engine: EngineClient
     tokenizer: Tokenizer
-    chat_template: ChatTemplate
+    chat_template: Renderer
     sampling_defaults: SamplingDefaults
     metrics: Metrics
     """Its ``observe_iteration`` is to be told of the engine's iterations."""
@@ -40,7 +40,7 @@ class Services:
     version: str
     """Of this program."""
     worker: Worker = field(default_factory=Worker)
-    """Decodes long bodies, renders templates, encodes text."""
+    """Decodes long bodies, encodes text."""
     keys: KeyRing = field(default_factory=KeyRing)
     """That clients may come with."""
     live: LiveRequests = field(default_factory=LiveRequests)

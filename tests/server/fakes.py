@@ -7,6 +7,8 @@ from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass, field
 from types import SimpleNamespace
 
+from tokenizers import AddedToken
+
 from configs.settings import Settings
 from scheduler.messages import EngineFacts, SchedulerStats
 from scheduler.tier import Tier
@@ -18,6 +20,7 @@ from server.metrics.registry import Metrics
 from server.services import Services
 from server.text.chat_template import ChatTemplate
 from server.text.sampling_defaults import SamplingDefaults
+from server.text.template_process import InPlace
 from server.text.tokenizer import Tokenizer, Vocabulary
 
 MODEL = "org/tiny"
@@ -44,8 +47,20 @@ def encode(text: str) -> list[int]:
 class ByteBackend:
     """The part of ``tokenizers.Tokenizer`` that the server's Tokenizer uses."""
 
+    mark = ""
+
+    def add_special_tokens(self, tokens: list[AddedToken]) -> None:
+        (self.mark,) = (token.content for token in tokens)
+
+    def token_to_id(self, token: str) -> int:
+        return VOCAB
+
     def encode_batch_fast(self, texts: list[str], add_special_tokens: bool) -> list[SimpleNamespace]:
-        return [SimpleNamespace(ids=encode(text)) for text in texts]
+        return [SimpleNamespace(ids=self.encode(text)) for text in texts]
+
+    def encode(self, text: str) -> list[int]:
+        before, mark, after = text.partition(self.mark)
+        return [*encode(before), VOCAB, *self.encode(after)] if mark else encode(text)
 
 
 def byte_tokenizer() -> Tokenizer:
@@ -223,7 +238,7 @@ def make_services(engine: FakeEngine, keys: KeyRing | None = None, **settings: o
         model_name=MODEL,
         engine=engine,
         tokenizer=tokenizer,
-        chat_template=ChatTemplate(tokenizer.chat_templates),
+        chat_template=InPlace(ChatTemplate(tokenizer.chat_templates, protect=tokenizer.plain_text.protect)),
         sampling_defaults=SamplingDefaults(),
         metrics=Metrics(MODEL),
         engine_restarts=lambda: 0,
