@@ -205,6 +205,9 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     log_level: Annotated[
         Literal["debug", "info", "warning", "error"], Meta(description="Least severe message logged")
     ] = "info"
+    log_format: Annotated[
+        Literal["text", "json"], Meta(description="How log lines look; json is an object a line")
+    ] = "text"
 
     def __repr__(self) -> str:
         """Without values: some are secrets."""

@@ -12,6 +12,7 @@ import signal
 import socket
 import sys
 
+from configs.log_format import formatter
 from engine.clock import MonotonicClock
 from engine.connection import Connection
 from engine.heartbeat import start_heartbeat
@@ -31,9 +32,9 @@ def main(arguments: list[str]) -> int:
     connection = Connection(socket.socket(fileno=int(arguments[0])))
     try:
         start = connection.receive_start()
-        logging.basicConfig(
-            level=start.log_level.upper(), format="%(asctime)s engine %(levelname)s %(message)s"
-        )
+        handler = logging.StreamHandler()
+        handler.setFormatter(formatter(start.log_format, "engine"))
+        logging.basicConfig(level=start.log_level.upper(), handlers=[handler])
         loaded = load_engine(start, connection.send)
     except EOFError:
         return 0

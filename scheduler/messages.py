@@ -45,6 +45,7 @@ class Start(msgspec.Struct, frozen=True, kw_only=True, tag="start"):
     tpot_limit: float | None
     host_tpot_limit: float | None
     log_level: Literal["debug", "info", "warning", "error"]
+    log_format: Literal["text", "json"] = "text"
 
 
 class AddRequest(msgspec.Struct, frozen=True, tag="add"):

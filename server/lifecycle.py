@@ -15,6 +15,7 @@ from pathlib import Path
 import uvloop
 
 import server
+from configs.log_format import LogFormat, formatter
 from configs.settings import Settings
 from engine.model_error import ModelError
 from engine.weights.source import ModelSource, resolve
@@ -23,7 +24,7 @@ from server.app import create_app
 from server.daemon.doors import Doors
 from server.daemon.http_server import HttpServer
 from server.daemon.listener import ListenError
-from server.daemon.loading_progress import LoadingProgress
+from server.daemon.loading_progress import LoadingProgress, LogLines
 from server.daemon.reloading import ReloadSignal
 from server.daemon.stop_signals import StopSignals
 from server.daemon.tls import CertificateError
@@ -52,7 +53,7 @@ def serve(settings: Settings, engine_module: str = ENGINE_MODULE) -> int:
         where the address, keys or certificates can't be had, 128 and the signal's number where a second
         signal cut it short.
     """
-    configure_logging(settings.log_level)
+    configure_logging(settings.log_level, settings.log_format)
     try:
         # The port first: finding the model may be a download.
         with Doors(settings) as doors:
@@ -67,9 +68,11 @@ def serve(settings: Settings, engine_module: str = ENGINE_MODULE) -> int:
         return INTERRUPTED
 
 
-def configure_logging(level: str) -> None:
+def configure_logging(level: str, log_format: LogFormat = "text") -> None:
     """One line a message on standard error; of the libraries only what is wrong."""
-    logging.basicConfig(format="%(asctime)s %(levelname)s %(name)s: %(message)s", force=True)
+    handler = logging.StreamHandler()
+    handler.setFormatter(formatter(log_format))
+    logging.basicConfig(handlers=[handler], force=True)
     for name in ("server", "engine", "scheduler", "configs"):
         logging.getLogger(name).setLevel(level.upper())
 
@@ -99,6 +102,7 @@ def start_message(settings: Settings, source: ModelSource) -> Start:
         tpot_limit=settings.tpot_limit,
         host_tpot_limit=settings.host_tpot_limit,
         log_level=settings.log_level,
+        log_format=settings.log_format,
     )
 
 
@@ -140,10 +144,15 @@ class _Daemon:
             restart_limit=settings.engine_restarts,
             stall_timeout=settings.stall_timeout,
             module=engine_module,
-            on_loading=LoadingProgress(source.short_name, sys.stderr).update,
+            on_loading=self._progress().update,
             on_iteration=self._metrics.observe_iteration,
         )
         self._http: HttpServer | None = None
+
+    def _progress(self) -> LoadingProgress:
+        if self._settings.log_format == "json":
+            return LoadingProgress(self._model_name, LogLines(logger))
+        return LoadingProgress(self._model_name, sys.stderr)
 
     async def run(self) -> int:
         """Until a signal or a failure.

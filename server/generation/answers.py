@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from contextlib import AbstractAsyncContextManager
+from functools import partial
 from typing import Any
 
 import msgspec
 from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
+from server.engine_client.protocol import EngineClient
 from server.generation.events import SSE_HEADERS, EventStream, error_frames, send_events
 from server.generation.formats import ChatFormat, CompletionFormat, Format, usage_json
 from server.generation.job import GenerationJob
@@ -74,10 +76,16 @@ class GenerationResponse(Response):
             while not generation.finished:
                 for delta in await generation.next_deltas():
                     deltas[delta.index].append(delta)
+            timing = generation.server_timing
         body = msgspec.json.encode(self._response(deltas, generation))
         length = str(len(body))
         await writer.start(
-            {"content-type": "application/json", "content-length": length, **self._job.headers}
+            {
+                "content-type": "application/json",
+                "content-length": length,
+                **timing,
+                **self._job.headers,
+            }
         )
         await writer.write(body, last=True)
 
@@ -90,7 +98,9 @@ class GenerationResponse(Response):
             exchange_of(scope),
             self._job.endpoint,
             self._job.stream,
+            plan_mode=partial(_plan_mode, services.engine),
         )
+        record.exchange.notes |= {"model": self._job.model, "response": self._job.response_id}
         limits = TimeLimits(services.engine, services.settings.queue_timeout)
         return running(services.engine, self._job, services.tokenizer, record, limits)
 
@@ -100,6 +110,11 @@ class GenerationResponse(Response):
             "choices": [self._format.choice(index, parts) for index, parts in enumerate(deltas)],
             "usage": usage_json(generation.usage),
         }
+
+
+def _plan_mode(engine: EngineClient) -> str | None:
+    stats = engine.stats
+    return None if stats is None or stats.plan is None else stats.plan.mode
 
 
 def chat_response(job: GenerationJob, services: Services) -> GenerationResponse:

@@ -133,6 +133,13 @@ class Generation:
             cached_tokens=sum(map(_cached_tokens, by_prompt)),
         )
 
+    @property
+    def server_timing(self) -> dict[str, str]:
+        """The header that tells a client where the time went, once it is all over."""
+        stages = self._record.stages().items()
+        timing = ", ".join(f"{stage};dur={1000 * seconds:.1f}" for stage, seconds in stages)
+        return {"Server-Timing": timing} if timing else {}
+
     def cut(self, error: ApiError) -> None:
         """Withdraw what is unfinished; ``error`` is the answer."""
         if self._cut is None and not self.finished:

@@ -65,10 +65,14 @@ class ExchangeMiddleware:
             self._end(exchange, _endpoint(scope))
 
     def _begin(self, scope: Scope) -> Exchange:
-        given = Headers(scope=scope).get("x-request-id", "")
+        headers = Headers(scope=scope)
+        given, clients_own = headers.get("x-request-id", ""), headers.get("x-client-request-id", "")
         request_id = given if REQUEST_ID.fullmatch(given) else uuid.uuid4().hex
         self._metrics.http_in_flight.inc()
-        return Exchange(request_id, scope["method"], scope["path"], self._clock())
+        exchange = Exchange(request_id, scope["method"], scope["path"], self._clock())
+        if REQUEST_ID.fullmatch(clients_own):
+            exchange.notes["client_id"] = clients_own
+        return exchange
 
     def _responder(self, exchange: Exchange, send: Send) -> Send:
         head = exchange.method == "HEAD"
@@ -94,10 +98,11 @@ class ExchangeMiddleware:
         self._metrics.http_seconds.labels(endpoint, method, status).observe(seconds)
         level = logging.DEBUG if exchange.path in PROBES else logging.INFO
         if logger.isEnabledFor(level):
-            notes = "".join(f" {name}={value}" for name, value in exchange.notes.items())
             path = exchange.path.encode("unicode_escape").decode()[:200]
-            line = f"{method} {path} {status} {1000 * seconds:.0f}ms id={exchange.request_id}{notes}"
-            logger.log(level, "%s", line)
+            fields = {"ms": round(1000 * seconds), "id": exchange.request_id, **exchange.notes}
+            line = "".join(f" {name}={value}" for name, value in fields.items())
+            extra = {"fields": {"method": method, "path": path, "status": status, **fields}}
+            logger.log(level, "%s %s %s%s", method, path, status, line, extra=extra)
 
 
 def _as_routed(scope: Scope, exchange: Exchange) -> Scope:

@@ -107,6 +107,14 @@ class Metrics:
             TOKEN_BUCKETS,
             tier=(*TIERS, MIXED),
         )
+        self.stage_seconds = {
+            stage: histogram(f"{stage}_time_seconds", text, LATENCY_BUCKETS)
+            for stage, text in (
+                ("queue", "From a request's arrival until the engine begins with it"),
+                ("prefill", "From there to its first token"),
+                ("decode", "From there to its last token"),
+            )
+        }
         self.latency = histogram(
             "e2e_request_latency_seconds", "From the request's arrival to its end", LATENCY_BUCKETS
         )

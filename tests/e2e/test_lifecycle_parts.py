@@ -122,11 +122,12 @@ def test_every_option_of_the_engine_reaches_it(tmp_path: Path) -> None:
         tpot_limit=0.1,
         host_tpot_limit=0.2,
         log_level="debug",
+        log_format="json",
     )
     start = start_message(settings, ModelSource("gguf", tmp_path / "m.gguf", "m"))
     assert (start.model_kind, start.model_path, start.model_name) == ("gguf", str(tmp_path / "m.gguf"), "m")
     shared = set(Settings.__struct_fields__) & set(start.__struct_fields__)
-    assert len(shared) == 19
+    assert len(shared) == 20
     for name in shared:
         assert getattr(start, name) == getattr(settings, name) != getattr(Settings(), name)
 

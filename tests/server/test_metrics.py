@@ -387,7 +387,8 @@ async def test_one_log_line_a_request(http, caplog):
     await http.get("/a%0ab")
     first, second = (record.getMessage() for record in caplog.records if record.name == "server.access")
     assert first.startswith("POST /v1/completions 200 ")
-    assert "id=my-id prompt=2 cached=0 output=3 ttft=" in first and first.endswith("reason=length")
+    assert " id=my-id model=" in first and " prompt=2 cached=0 output=3 " in first
+    assert " ttft_ms=" in first and first.endswith("reason=length")
     assert "\n" not in second and " 404 " in second
     assert json.dumps(BODY["prompt"]) not in first
 
