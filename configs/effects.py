@@ -15,6 +15,8 @@ ACCELERATOR_OPTIONS = (
     "host_tpot_limit",
 )
 """Mean nothing without one."""
+ADMIN_OPTIONS = ("admin_host", "admin_key")
+"""Mean nothing without the second listener's port."""
 ADDRESS_OPTIONS = ("host", "port", "tls_cert")
 """Mean nothing where a Unix socket is listened on."""
 TLS_OPTIONS = ("tls_key", "tls_ca")
@@ -29,9 +31,17 @@ def without_effect(settings: Settings, origins: Mapping[str, str]) -> str | None
                 return f"{origins[name]}: there is no accelerator to plan for; add --device emulated"
     if settings.uds is not None:
         for name in ADDRESS_OPTIONS:
-            if origins[name] != "default" and getattr(settings, name) is not None:
+            if _is_changed(settings, name):
                 return f"{origins[name]}: the server listens on a Unix socket ({origins['uds']}) instead"
+    if settings.admin_port is None:
+        for name in ADMIN_OPTIONS:
+            if _is_changed(settings, name):
+                return f"{origins[name]}: there is no second listener without --admin-port"
     return _tls(settings, origins)
+
+
+def _is_changed(settings: Settings, name: str) -> bool:
+    return bool(getattr(settings, name) != getattr(Settings(), name))
 
 
 def _tls(settings: Settings, origins: Mapping[str, str]) -> str | None:

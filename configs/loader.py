@@ -254,7 +254,7 @@ def _allowed(kind: inspect.Type) -> str:
         case inspect.FloatType(gt=low, le=high):
             return f"a number above {low}, {high} at most"
         case inspect.VarTupleType(item_type=item):
-            return f"a list of {_words(item)}"
+            return f"a list, each {_words(item)}"
         case inspect.Metadata():
             return _words(kind)
         case _:
@@ -264,4 +264,4 @@ def _allowed(kind: inspect.Type) -> str:
 def _words(kind: inspect.Type) -> str:
     """What the type says of itself, where its pattern would say little to a user."""
     extra = kind.extra if isinstance(kind, inspect.Metadata) else None
-    return str((extra or {}).get("words", "texts"))
+    return str((extra or {}).get("words", "text"))

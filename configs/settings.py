@@ -18,13 +18,14 @@ Positive = Annotated[float, Meta(gt=0, le=2**20)]
 Seconds = Annotated[float, Meta(ge=0, le=2**20)]
 Limit = Annotated[int, Meta(ge=0, le=2**31 - 1)]
 Origin = Annotated[
-    str, Meta(pattern=r"^(\*|https?://[^/\s,]+)\Z", extra={"words": "origins like https://example.org, or *"})
+    str,
+    Meta(pattern=r"^(\*|https?://[^/\s,]+)\Z", extra={"words": "an origin like https://example.org, or *"}),
 ]
 Secret = Annotated[
     str,
     Meta(
         pattern=r"^[!-+.-~-]{1,512}\Z",
-        extra={"secret": True, "words": "keys of 1 to 512 printable ASCII characters, no spaces or commas"},
+        extra={"secret": True, "words": "a key of 1 to 512 printable ASCII characters, no spaces or commas"},
     ),
 ]
 """Goes into a header; never printed, logged or shown."""
@@ -200,6 +201,17 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     max_requests_per_key: Annotated[
         Limit, Meta(description="Requests of one key served at once; more get 429. 0: no limit")
     ] = 0
+
+    # -- operators
+    expose_requests: Annotated[
+        bool, Meta(description="Answer GET /requests, what is being served now, on the main listener, too")
+    ] = False
+    admin_port: Annotated[
+        Annotated[int, Meta(ge=0, le=65535)] | None,
+        Meta(description="Port of a second listener, for those who run the server; default: there is none"),
+    ] = None
+    admin_host: Annotated[Text, Meta(description="Address of that listener")] = "127.0.0.1"
+    admin_key: Annotated[Secret | None, Meta(description="Key that is asked for there; default: none")] = None
 
     # -- logs
     log_level: Annotated[

@@ -61,7 +61,14 @@ class AbortRequest(msgspec.Struct, frozen=True, tag="abort"):
     index: int | None = None
 
 
-ToEngine = Start | AddRequest | AbortRequest
+class FlushCache(msgspec.Struct, frozen=True, tag="flush"):
+    """Server to engine: forget the prefixes that no live sequence uses."""
+
+
+Order = AddRequest | AbortRequest | FlushCache
+"""What the iteration loop takes in."""
+
+ToEngine = Start | Order
 
 
 class EngineFacts(msgspec.Struct, frozen=True, kw_only=True, tag="ready"):

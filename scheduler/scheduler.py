@@ -99,6 +99,10 @@ class Scheduler:
                 outputs.append(self._end(sequence, FinishReason.ABORT))
         return tuple(outputs)
 
+    def forget_prefixes(self) -> None:
+        """Give up the pages that are kept for their prefix only."""
+        self._residents.tiers.forget_prefixes()
+
     @property
     def has_requests(self) -> bool:
         """Whether any request is live."""

@@ -20,6 +20,7 @@ from configs.settings import Settings
 from engine.model_error import ModelError
 from engine.weights.source import ModelSource, resolve
 from scheduler.messages import EngineFacts, Start
+from server.admin import create_admin_app
 from server.app import create_app
 from server.daemon.doors import Doors
 from server.daemon.http_server import HttpServer
@@ -148,6 +149,7 @@ class _Daemon:
             on_iteration=self._metrics.observe_iteration,
         )
         self._http: HttpServer | None = None
+        self._admin: HttpServer | None = None
 
     def _progress(self) -> LoadingProgress:
         if self._settings.log_format == "json":
@@ -210,9 +212,11 @@ class _Daemon:
         )
         app = await asyncio.to_thread(create_app, services)  # takes long enough to delay a signal
         self._http = self._doors.open(app)
+        self._admin = self._doors.open_admin(create_admin_app(services, self._doors.admin_keys))
         announcing = asyncio.create_task(self._announce())
         try:
-            await self._http.run_until_closed()
+            servers = [one for one in (self._http, self._admin) if one is not None]
+            await asyncio.gather(*(one.run_until_closed() for one in servers))
         finally:
             await _cancel(announcing)
 
@@ -247,6 +251,8 @@ class _Daemon:
         """Close the port and let responses reach their clients."""
         if self._http is not None:
             self._http.close()
+            if self._admin is not None:
+                self._admin.close()
             await asyncio.wait({serving})
 
 

@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 
 from configs.settings import Settings
 from server.engine_client.protocol import EngineClient
+from server.generation.live import LiveGenerations
 from server.http.keys import KeyRing
 from server.http.worker import Worker
 from server.metrics.engine_metrics import LiveRequests
@@ -44,6 +45,8 @@ class Services:
     keys: KeyRing = field(default_factory=KeyRing)
     """That clients may come with."""
     live: LiveRequests = field(default_factory=LiveRequests)
+    generations: LiveGenerations = field(default_factory=LiveGenerations)
+    """What is being served now."""
     draw_seed: Callable[[], int] = _random_seed
     """For requests that give none."""
     clock: Callable[[], float] = time.monotonic

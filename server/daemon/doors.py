@@ -36,7 +36,9 @@ class Doors:
         self._settings = settings
         self.keys = KeyRing(settings.api_key, Path(settings.api_key_file) if settings.api_key_file else None)
         self._tls = Tls(settings) if settings.tls_cert else None
+        self.admin_keys = KeyRing((settings.admin_key,) if settings.admin_key else ())
         self._listener: socket.socket
+        self._admin: socket.socket | None = None
 
     def __enter__(self) -> Self:
         """Take the address.
@@ -46,6 +48,15 @@ class Doors:
         """
         settings = self._settings
         self._listener = bind_unix(settings.uds) if settings.uds else bind(settings.host, settings.port)
+        if settings.admin_port is not None:
+            with contextlib.ExitStack() as on_failure:
+                on_failure.callback(self._listener.close)
+                self._admin = bind(settings.admin_host, settings.admin_port)
+                on_failure.pop_all()
+            if not self.admin_keys.required and not is_loopback(self._admin):
+                logger.warning(
+                    "everybody who can reach %s is an operator: there is no --admin-key", self.admin_url
+                )
         if not self.keys.required and not is_loopback(self._listener):
             logger.warning(
                 "everybody who can reach %s can use this server: there is no --api-key", settings.host
@@ -56,6 +67,8 @@ class Doors:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self._listener.close()
+        if self._admin is not None:
+            self._admin.close()
         if self._settings.uds:
             with contextlib.suppress(OSError):
                 Path(self._settings.uds).unlink()
@@ -75,6 +88,23 @@ class Doors:
         listen(self._listener, self._settings.write_timeout)
         logger.info("listening on %s", where)
         return HttpServer(app, self._listener, None if self._tls is None else self._tls.context)
+
+    @property
+    def admin_url(self) -> str:
+        """Where operators find it."""
+        return "" if self._admin is None else url(self._settings.admin_host, self._admin)
+
+    def open_admin(self, app: ASGIApp) -> HttpServer | None:
+        """Accept operators' connections, if there is a listener for them.
+
+        Raises:
+            ListenError: another process that had bound the address too was first.
+        """
+        if self._admin is None:
+            return None
+        logger.info("listening for operators on %s", self.admin_url)
+        listen(self._admin, self._settings.write_timeout)
+        return HttpServer(app, self._admin)
 
     def readers(self) -> dict[str, Callable[[], str]]:
         """What SIGHUP reads again."""

@@ -15,6 +15,7 @@ from scheduler.messages import (
     AbortRequest,
     AddRequest,
     EngineFacts,
+    FlushCache,
     Heartbeat,
     IterationOutput,
     LoadFailed,
@@ -153,6 +154,11 @@ class SupervisedEngineClient:
         stream = self._streams.get(request_id)
         if stream is not None and stream.finish(FinishReason.ABORT, index):
             self._withdraw(stream, index)
+
+    def flush_cache(self) -> None:
+        """Have the prefixes forgotten that no live request uses."""
+        if self._process is not None:
+            self._process.send(FlushCache())
 
     def drain(self) -> None:
         """Take no more requests; those that run go on. A dead engine isn't restarted any more."""

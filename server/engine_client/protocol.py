@@ -84,5 +84,8 @@ class EngineClient(Protocol):
     def submit(self, request: Request) -> OutputStream:
         """Hand a request over. Raises ``EngineUnavailable`` or ``QueueFull``."""
 
+    def flush_cache(self) -> None:
+        """Have the prefixes forgotten that no live request uses."""
+
     def abort(self, request_id: RequestId, index: int | None = None) -> None:
         """Withdraw a request, or one choice of it. Unknown ids are ignored."""

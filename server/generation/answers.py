@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from contextlib import AbstractAsyncContextManager
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
 from functools import partial
 from typing import Any
 
@@ -15,6 +15,7 @@ from server.engine_client.protocol import EngineClient
 from server.generation.events import SSE_HEADERS, EventStream, error_frames, send_events
 from server.generation.formats import ChatFormat, CompletionFormat, Format, usage_json
 from server.generation.job import GenerationJob
+from server.generation.live import LiveGeneration
 from server.generation.request_record import RequestRecord
 from server.generation.running import ChoiceDelta, Generation, running
 from server.generation.time_limits import TimeLimits
@@ -89,7 +90,8 @@ class GenerationResponse(Response):
         )
         await writer.write(body, last=True)
 
-    def _running(self, scope: Scope) -> AbstractAsyncContextManager[Generation]:
+    @asynccontextmanager
+    async def _running(self, scope: Scope) -> AsyncIterator[Generation]:
         services = self._services
         record = RequestRecord(
             services.metrics,
@@ -102,7 +104,9 @@ class GenerationResponse(Response):
         )
         record.exchange.notes |= {"model": self._job.model, "response": self._job.response_id}
         limits = TimeLimits(services.engine, services.settings.queue_timeout)
-        return running(services.engine, self._job, services.tokenizer, record, limits)
+        async with running(services.engine, self._job, services.tokenizer, record, limits) as generation:
+            with services.generations.listed(LiveGeneration(self._job, record, generation)):
+                yield generation
 
     def _response(self, deltas: list[list[ChoiceDelta]], generation: Generation) -> dict[str, Any]:
         return {

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from functools import partial
-from typing import Any
+from typing import Any, Protocol
 
 from scheduler.messages import EngineFacts
 from server.generation.encoding import encode_prompt
@@ -17,6 +18,30 @@ INLINE_CHARACTERS = 8 * 1024
 """A longer text is encoded in the worker thread; this much takes about two milliseconds."""
 _CONTINUE_MARK = "<<CONTINUE-HERE>> "
 """Put after the text to be continued: the text alone may occur in the template's own ending, too."""
+
+
+class Conversation(Protocol):
+    """What rendering needs of a request."""
+
+    @property
+    def messages(self) -> Sequence[Message] | None:
+        """The conversation."""
+
+    @property
+    def add_generation_prompt(self) -> bool:
+        """End with what makes the model answer."""
+
+    @property
+    def continue_final_message(self) -> bool:
+        """Leave the last message open."""
+
+    @property
+    def chat_template_kwargs(self) -> dict[str, Any]:
+        """More variables for the template."""
+
+    @property
+    def model_fields_set(self) -> set[str]:
+        """What the client gave."""
 
 
 async def chat_prompt(body: ChatCompletionRequest, services: Services, facts: EngineFacts) -> tuple[int, ...]:
@@ -66,14 +91,14 @@ def _token_ids(prompt: Prompt, services: Services, facts: EngineFacts) -> tuple[
     return prompt
 
 
-async def chat_text(body: ChatCompletionRequest, services: Services) -> str:
+async def chat_text(body: Conversation, services: Services) -> str:
     """A conversation as the model's chat template writes it.
 
     Raises:
         ApiError: 400, the template refuses the conversation, or there is none.
     """
     _check_template_options(body)
-    messages = [_for_template(message) for message in body.messages]
+    messages = [_for_template(message) for message in body.messages or ()]
     if body.continue_final_message:
         messages[-1]["content"] += _CONTINUE_MARK
     try:
@@ -101,14 +126,14 @@ def _template_error(reason: str) -> ApiError:
     return bad_request(message, "chat_template_error", "messages")
 
 
-def _check_template_options(body: ChatCompletionRequest) -> None:
+def _check_template_options(body: Conversation) -> None:
     reserved = sorted(RESERVED_VARIABLES & body.chat_template_kwargs.keys())
     if reserved:
         message = f"'chat_template_kwargs' must not have '{reserved[0]}', which the request itself sets."
         raise bad_request(message, "invalid_value", "chat_template_kwargs")
     if not body.continue_final_message:
         return
-    last = body.messages[-1]
+    last = body.messages[-1] if body.messages else None
     text = last.content if isinstance(last, AssistantMessage) else None
     if not isinstance(text, str) or not text.strip():
         message = "'continue_final_message' needs a last message from the assistant with text as content."

@@ -27,7 +27,9 @@ from server.metrics.registry import ENDINGS
 from server.text.choice_text import ChoiceText
 from server.text.tokenizer import TokenTable
 
-ENDINGS_BY_ERROR = MappingProxyType({"timeout": "timeout", "queue_timeout": "queue_timeout"})
+ENDINGS_BY_ERROR = MappingProxyType(
+    {"timeout": "timeout", "queue_timeout": "queue_timeout", "abort": "abort"}
+)
 """How a request ended, by what its error says of it; else ``error``."""
 
 Batch = tuple[ChoiceOutput, ...]

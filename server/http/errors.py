@@ -154,6 +154,15 @@ def deadline_passed(seconds: float) -> ApiError:
     return ApiError(504, message, code="request_timeout", kind=SERVER_ERROR, rejection="timeout")
 
 
+def request_aborted() -> ApiError:
+    """Somebody had it ended; clients need not try again."""
+    message = "The request was aborted by another request to do so."
+    headers = {"x-should-retry": "false"}
+    return ApiError(
+        500, message, code="request_aborted", kind=SERVER_ERROR, headers=headers, rejection="abort"
+    )
+
+
 def cut_off(message: str, retry_after_seconds: float) -> ApiError:
     """An admitted request did not end in the time it had before the server ends."""
     return _later(message, "server_draining", retry_after_seconds, "draining")

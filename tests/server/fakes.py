@@ -136,6 +136,7 @@ class FakeEngine:
     live: dict[RequestId, set[int]] = field(default_factory=dict)
     """Unfinished choices of each live request."""
     aborted: list[tuple[RequestId, int | None]] = field(default_factory=list)
+    flushes: int = 0
     produced: dict[RequestId, int] = field(default_factory=dict)
     """Batches that each request has got."""
 
@@ -147,6 +148,9 @@ class FakeEngine:
         self.requests.append(request)
         self.live[request.request_id] = set(range(request.n))
         return self._play(request)
+
+    def flush_cache(self) -> None:
+        self.flushes += 1
 
     def abort(self, request_id: RequestId, index: int | None = None) -> None:
         if request_id not in self.live:

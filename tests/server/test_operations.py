@@ -80,7 +80,8 @@ async def test_the_openapi_document(http):
     schemas = document["components"]["schemas"]
     assert set(document["paths"]) == {
         *("/v1/chat/completions", "/v1/completions", "/v1/models", "/v1/models/{model_id}"),
-        *("/health", "/ready", "/metrics", "/version"),
+        *("/health", "/ready", "/metrics", "/version", "/load", "/server_info", "/abort_request"),
+        *("/tokenize", "/detokenize", "/apply-template"),
     }
     post = document["paths"]["/v1/chat/completions"]["post"]
     assert post["requestBody"]["content"]["application/json"]["schema"] == {

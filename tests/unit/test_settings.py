@@ -215,7 +215,7 @@ def test_lists_come_from_repeated_flags_from_commas_and_from_yaml(tmp_path: Path
         "https://a.example",
         "*",
     )
-    with pytest.raises(SettingsError, match="expected a list of origins"):
+    with pytest.raises(SettingsError, match="expected a list, each an origin"):
         load_settings({"cors_origin": ["a.example"]}, {})
 
 
@@ -256,6 +256,7 @@ def test_what_kubernetes_makes_of_a_service_name_is_ignored() -> None:
     ("flags", "message"),
     [
         ({"uds": "/x", "port": "1"}, "flag --port: the server listens on a Unix socket"),
+        ({"admin_key": "k"}, "flag --admin-key: there is no second listener without --admin-port"),
         ({"tls_key": "k"}, "flag --tls-key: there is no TLS without --tls-cert"),
         ({"tls_client_auth": "required"}, "flag --tls-client-auth: there is no TLS"),
         ({"tls_cert": "c", "tls_client_auth": "required"}, "--tls-ca and --tls-client-auth go together"),
