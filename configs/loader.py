@@ -17,21 +17,13 @@ from typing import Any, cast, get_type_hints
 import msgspec
 from msgspec import inspect
 
+from configs.effects import without_effect
+from configs.service_links import without_service_links
 from configs.settings import Settings
 
 ENVIRONMENT_PREFIX = "TANDEM_"
 CONFIG_VARIABLE = "TANDEM_CONFIG"
 """Names the YAML file where ``--config`` doesn't."""
-
-ACCELERATOR_OPTIONS = (
-    "device_kv_pages",
-    "emulate_profile",
-    "profile",
-    "plan_mode",
-    "tpot_limit",
-    "host_tpot_limit",
-)
-"""Mean nothing without one."""
 
 _BOOLEAN_WORDS = MappingProxyType({"yes": True, "on": True, "no": False, "off": False})
 
@@ -51,6 +43,8 @@ class Option:
     default: object
     choices: tuple[str, ...]
     is_boolean: bool
+    is_list: bool
+    is_secret: bool
 
     @property
     def flag(self) -> str:
@@ -75,6 +69,8 @@ class LoadedSettings:
     settings: Settings
     origins: Mapping[str, str]
     """Option name to ``flag --port``, ``environment TANDEM_PORT``, ``FILE: port`` or ``default``."""
+    warnings: tuple[str, ...] = ()
+    """What was passed over, for the user to know."""
 
 
 def options() -> tuple[Option, ...]:
@@ -84,7 +80,9 @@ def options() -> tuple[Option, ...]:
 
 
 def load_settings(
-    flags: Mapping[str, str | bool], environment: Mapping[str, str], config_file: Path | None = None
+    flags: Mapping[str, str | bool | list[str]],
+    environment: Mapping[str, str],
+    config_file: Path | None = None,
 ) -> LoadedSettings:
     """Merge the four sources.
 
@@ -105,23 +103,31 @@ def load_settings(
                 raise SettingsError(f"{config_file}: unknown option {key}{nearest(str(key), known)}")
             origins[key] = f"{config_file}: {key}"
             values[key] = _convert(known[key], value, origins[key], strict=True)
-    for key, text in _from_environment(environment, known).items():
+    given, injected = without_service_links(environment, ENVIRONMENT_PREFIX)
+    for key, text in _from_environment(given, known).items():
         origins[key] = f"environment {known[key].variable}"
         values[key] = _convert(known[key], text, origins[key], strict=False)
     for key, text_or_switch in flags.items():
         origins[key] = _flag_origin(known[key], text_or_switch)
         values[key] = _convert(known[key], text_or_switch, origins[key], strict=False)
     settings = msgspec.convert(values, Settings)
-    _refuse_what_has_no_effect(settings, origins)
-    return LoadedSettings(settings, MappingProxyType(origins))
+    if refusal := without_effect(settings, origins):
+        raise SettingsError(refusal)
+    return LoadedSettings(settings, MappingProxyType(origins), _service_warning(injected))
 
 
 def describe(loaded: LoadedSettings) -> str:
-    """Every value with its origin: a YAML file that gives the same settings, with comments."""
+    """Every value with its origin: a YAML file that gives the same settings, with comments.
+
+    Secrets are only counted, in a comment: nothing that stood for them could be mistaken for a key.
+    """
     lines = []
-    for name, origin in loaded.origins.items():
-        value = msgspec.json.encode(getattr(loaded.settings, name)).decode()
-        lines.append(f"{f'{name}: {value}':<46}  # {origin}")
+    for option in options():
+        value = getattr(loaded.settings, option.name)
+        shown = f"{option.name}: {msgspec.json.encode(value).decode()}"
+        if option.is_secret and value:
+            shown = f"# {option.name}: {len(value) if option.is_list else 1} not shown"
+        lines.append(f"{shown:<46}  # {loaded.origins[option.name]}")
     return "\n".join(lines)
 
 
@@ -131,19 +137,14 @@ def nearest(word: str, known: Iterable[str]) -> str:
     return f"; did you mean {matches[0]}?" if matches else ""
 
 
-def _refuse_what_has_no_effect(settings: Settings, origins: Mapping[str, str]) -> None:
-    """Options of an accelerator that is not there."""
-    if settings.device != "cpu":
-        return
-    given = {name: getattr(settings, name) for name in ACCELERATOR_OPTIONS}
-    for name, value in given.items():
-        if value is not None and value != "auto":
-            raise SettingsError(
-                f"{origins[name]}: there is no accelerator to plan for; add --device emulated"
-            )
+def _service_warning(variables: tuple[str, ...]) -> tuple[str, ...]:
+    if not variables:
+        return ()
+    listed = ", ".join(variables)
+    return (f"ignored {listed}: Kubernetes made them for a service whose name begins with tandem",)
 
 
-def _flag_origin(option: Option, value: str | bool) -> str:
+def _flag_origin(option: Option, value: str | bool | list[str]) -> str:
     if option.name == "model":
         return "argument MODEL"
     return f"flag {option.flag if value is not False else option.off_flag}"
@@ -194,6 +195,8 @@ def _read_yaml(path: Path) -> dict[Any, object]:
 def _convert(option: Option, value: object, origin: str, *, strict: bool) -> object:
     if option.is_boolean and not strict and isinstance(value, str):
         value = _BOOLEAN_WORDS.get(value.lower(), value)
+    if option.is_list and isinstance(value, str):
+        value = [part.strip() for part in value.split(",") if part.strip()]
     try:
         converted: object = msgspec.convert(value, _field_types()[option.name], strict=strict)
     except msgspec.ValidationError as error:
@@ -210,7 +213,7 @@ def _is_unicode(text: str) -> bool:
 
 
 def _wrong_value(option: Option, value: object, origin: str) -> SettingsError:
-    shown = repr(value)
+    shown = "what it gives" if option.is_secret else repr(value)
     shown = shown if len(shown) <= 100 else shown[:97] + "..."
     return SettingsError(f"{origin}: {shown} is not allowed; expected {option.allowed}")
 
@@ -224,6 +227,8 @@ def _option(field: inspect.Field) -> Option:
     kind = described.type
     if isinstance(kind, inspect.UnionType):
         kind = next(member for member in kind.types if not isinstance(member, inspect.NoneType))
+    inner = kind.item_type if isinstance(kind, inspect.VarTupleType) else kind
+    secret = isinstance(inner, inspect.Metadata) and bool((inner.extra or {}).get("secret"))
     return Option(
         name=field.name,
         description=(described.extra_json_schema or {})["description"],
@@ -231,6 +236,8 @@ def _option(field: inspect.Field) -> Option:
         default=field.default,
         choices=tuple(map(str, kind.values)) if isinstance(kind, inspect.LiteralType) else (),
         is_boolean=isinstance(kind, inspect.BoolType),
+        is_list=isinstance(kind, inspect.VarTupleType),
+        is_secret=secret,
     )
 
 
@@ -246,5 +253,15 @@ def _allowed(kind: inspect.Type) -> str:
             return f"a number from {low} to {high}"
         case inspect.FloatType(gt=low, le=high):
             return f"a number above {low}, {high} at most"
+        case inspect.VarTupleType(item_type=item):
+            return f"a list, each {_words(item)}"
+        case inspect.Metadata():
+            return _words(kind)
         case _:
             return "text"
+
+
+def _words(kind: inspect.Type) -> str:
+    """What the type says of itself, where its pattern would say little to a user."""
+    extra = kind.extra if isinstance(kind, inspect.Metadata) else None
+    return str((extra or {}).get("words", "text"))

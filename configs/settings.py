@@ -16,6 +16,19 @@ Text = Annotated[str, Meta(min_length=1)]
 Count = Annotated[int, Meta(ge=1, le=2**31 - 1)]
 Positive = Annotated[float, Meta(gt=0, le=2**20)]
 Seconds = Annotated[float, Meta(ge=0, le=2**20)]
+Limit = Annotated[int, Meta(ge=0, le=2**31 - 1)]
+Origin = Annotated[
+    str,
+    Meta(pattern=r"^(\*|https?://[^/\s,]+)\Z", extra={"words": "an origin like https://example.org, or *"}),
+]
+Secret = Annotated[
+    str,
+    Meta(
+        pattern=r"^[!-+.-~-]{1,512}\Z",
+        extra={"secret": True, "words": "a key of 1 to 512 printable ASCII characters, no spaces or commas"},
+    ),
+]
+"""Goes into a header; never printed, logged or shown."""
 
 
 class Settings(msgspec.Struct, frozen=True, kw_only=True):
@@ -120,10 +133,34 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     # -- HTTP
     host: Annotated[Text, Meta(description="Address to listen on")] = "127.0.0.1"
     port: Annotated[int, Meta(ge=0, le=65535, description="Port to listen on; 0 takes a free one")] = 8000
+    uds: Annotated[
+        Text | None, Meta(description="Unix socket to listen on instead of an address and port")
+    ] = None
+    tls_cert: Annotated[
+        Text | None, Meta(description="PEM file with the server's certificate chain; read again on SIGHUP")
+    ] = None
+    tls_key: Annotated[
+        Text | None, Meta(description="PEM file with its key; default: it is in the certificate's file")
+    ] = None
+    tls_ca: Annotated[
+        Text | None, Meta(description="PEM file with the authorities that clients' certificates come from")
+    ] = None
+    tls_client_auth: Annotated[
+        Literal["none", "optional", "required"], Meta(description="Whether clients have to show certificates")
+    ] = "none"
     max_queue: Annotated[
         Annotated[int, Meta(ge=0, le=2**31 - 1)] | None,
         Meta(description="Requests that may wait; more get 503. Default: 4 * --max-running"),
     ] = None
+    max_queued_tokens: Annotated[
+        Limit, Meta(description="Prompt tokens that may wait with them; more get 503. 0: no limit")
+    ] = 0
+    queue_timeout: Annotated[
+        Seconds, Meta(description="Seconds a request may wait before it is computed; then 503. 0: no limit")
+    ] = 60.0
+    request_timeout: Annotated[
+        Seconds, Meta(description="Seconds a request may take in all; then 504. 0: no limit")
+    ] = 0.0
     max_body_mib: Annotated[
         Positive, Meta(description="Largest request body in MiB; larger ones get 413")
     ] = 8.0
@@ -136,6 +173,10 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     sse_keepalive: Annotated[
         Positive, Meta(description="Seconds without data after which a stream gets a comment line")
     ] = 15.0
+    stall_timeout: Annotated[
+        Positive,
+        Meta(description="Seconds without progress, while there is work, after which /health answers 503"),
+    ] = 20.0
     engine_restarts: Annotated[
         int,
         Meta(
@@ -145,10 +186,51 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
         ),
     ] = 5
 
+    # -- who may ask
+    api_key: Annotated[
+        tuple[Secret, ...],
+        Meta(
+            description="Key that clients must send, as a bearer token or in X-Api-Key; "
+            "may be repeated. Default: no key is asked for"
+        ),
+    ] = ()
+    api_key_file: Annotated[
+        Text | None, Meta(description="File with more keys, one a line; read again on SIGHUP")
+    ] = None
+    metrics_public: Annotated[bool, Meta(description="Answer /metrics without a key, too")] = False
+    cors_origin: Annotated[
+        tuple[Origin, ...],
+        Meta(
+            description="Origin of web pages that may read answers (https://example.org, or * for all); "
+            "may be repeated"
+        ),
+    ] = ()
+    max_requests_per_key: Annotated[
+        Limit, Meta(description="Requests of one key served at once; more get 429. 0: no limit")
+    ] = 0
+
+    # -- operators
+    expose_requests: Annotated[
+        bool, Meta(description="Answer GET /requests, what is being served now, on the main listener, too")
+    ] = False
+    admin_port: Annotated[
+        Annotated[int, Meta(ge=0, le=65535)] | None,
+        Meta(description="Port of a second listener, for those who run the server; default: there is none"),
+    ] = None
+    admin_host: Annotated[Text, Meta(description="Address of that listener")] = "127.0.0.1"
+    admin_key: Annotated[Secret | None, Meta(description="Key that is asked for there; default: none")] = None
+
     # -- logs
     log_level: Annotated[
         Literal["debug", "info", "warning", "error"], Meta(description="Least severe message logged")
     ] = "info"
+    log_format: Annotated[
+        Literal["text", "json"], Meta(description="How log lines look; json is an object a line")
+    ] = "text"
+
+    def __repr__(self) -> str:
+        """Without values: some are secrets."""
+        return "Settings(...)"
 
     @property
     def queue_limit(self) -> int:

@@ -6,8 +6,8 @@ import time
 
 
 class MonotonicClock:
-    """Implements scheduler.clock.Clock."""
+    """Implements scheduler.clock.Clock. The server's ``time.monotonic`` reads the same clock."""
 
     def now(self) -> float:
         """Seconds from an arbitrary start."""
-        return time.perf_counter()
+        return time.monotonic()

@@ -11,7 +11,7 @@ from queue import SimpleQueue
 
 import msgspec
 
-from scheduler.messages import MAX_MESSAGE_BYTES, AbortRequest, AddRequest, FromEngine, Start, ToEngine
+from scheduler.messages import MAX_MESSAGE_BYTES, FromEngine, Order, Start, ToEngine
 
 _LENGTH_BYTES = 4
 
@@ -25,7 +25,7 @@ class Connection:
         self._socket = sock
         self._decoder: msgspec.msgpack.Decoder[ToEngine] = msgspec.msgpack.Decoder(ToEngine)
         self._arrived = threading.Condition()
-        self._inbox: deque[AddRequest | AbortRequest] = deque()
+        self._inbox: deque[Order] = deque()
         self._closed = False
         self._outbox: SimpleQueue[FromEngine | None] = SimpleQueue()
         self._writer = threading.Thread(target=self._write, name="engine-writer", daemon=True)
@@ -44,7 +44,7 @@ class Connection:
         threading.Thread(target=self._read, name="engine-reader", daemon=True).start()
         return message
 
-    def take(self, wait: bool) -> list[AddRequest | AbortRequest]:
+    def take(self, wait: bool) -> list[Order]:
         """Everything that arrived since the last call; with ``wait``, blocks until something has.
 
         Raises:

@@ -12,8 +12,10 @@ import signal
 import socket
 import sys
 
+from configs.log_format import formatter
 from engine.clock import MonotonicClock
 from engine.connection import Connection
+from engine.heartbeat import start_heartbeat
 from engine.loading import load_engine
 from engine.model_error import ModelError
 from scheduler.iteration_loop import IterationLoop
@@ -30,9 +32,9 @@ def main(arguments: list[str]) -> int:
     connection = Connection(socket.socket(fileno=int(arguments[0])))
     try:
         start = connection.receive_start()
-        logging.basicConfig(
-            level=start.log_level.upper(), format="%(asctime)s engine %(levelname)s %(message)s"
-        )
+        handler = logging.StreamHandler()
+        handler.setFormatter(formatter(start.log_format, "engine"))
+        logging.basicConfig(level=start.log_level.upper(), handlers=[handler])
         loaded = load_engine(start, connection.send)
     except EOFError:
         return 0
@@ -44,6 +46,7 @@ def main(arguments: list[str]) -> int:
     gc.collect()
     gc.freeze()
     connection.send(loaded.facts)
+    start_heartbeat(connection.send)
     scheduler = Scheduler(loaded.limits, loaded.planner, loaded.costs)
     IterationLoop(scheduler, loaded.executor, MonotonicClock(), connection, connection.send).run()
     return 0

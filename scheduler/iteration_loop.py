@@ -11,7 +11,7 @@ from typing import Protocol
 
 from scheduler.clock import Clock
 from scheduler.executor import Executor
-from scheduler.messages import AbortRequest, AddRequest, IterationOutput
+from scheduler.messages import AbortRequest, AddRequest, FlushCache, IterationOutput, Order
 from scheduler.plan import IterationPlan
 from scheduler.scheduler import Scheduler
 from scheduler.types import ChoiceOutput, FinishReason, Request
@@ -20,7 +20,7 @@ from scheduler.types import ChoiceOutput, FinishReason, Request
 class Inbox(Protocol):
     """Messages from the server."""
 
-    def take(self, wait: bool) -> Iterable[AddRequest | AbortRequest]:
+    def take(self, wait: bool) -> Iterable[Order]:
         """Everything that arrived; with ``wait``, blocks until something has.
 
         Raises:
@@ -61,7 +61,7 @@ class IterationLoop:
         happen beside the next iteration.
         """
         started = self._clock.now()
-        plan = self._scheduler.schedule()
+        plan = self._scheduler.schedule(started)
         if plan is None:
             self._announce(self._take_in(wait=True), None, 0.0)
             return
@@ -80,6 +80,8 @@ class IterationLoop:
                     ended += self._add(request)
                 case AbortRequest(request_id, index):
                     ended += self._scheduler.abort(request_id, index)
+                case FlushCache():
+                    self._scheduler.forget_prefixes()
         return ended
 
     def _add(self, request: Request) -> tuple[ChoiceOutput, ...]:

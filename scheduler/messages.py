@@ -46,6 +46,7 @@ class Start(msgspec.Struct, frozen=True, kw_only=True, tag="start"):
     tpot_limit: float | None
     host_tpot_limit: float | None
     log_level: Literal["debug", "info", "warning", "error"]
+    log_format: Literal["text", "json"] = "text"
 
 
 class AddRequest(msgspec.Struct, frozen=True, tag="add"):
@@ -61,7 +62,14 @@ class AbortRequest(msgspec.Struct, frozen=True, tag="abort"):
     index: int | None = None
 
 
-ToEngine = Start | AddRequest | AbortRequest
+class FlushCache(msgspec.Struct, frozen=True, tag="flush"):
+    """Server to engine: forget the prefixes that no live sequence uses."""
+
+
+Order = AddRequest | AbortRequest | FlushCache
+"""What the iteration loop takes in."""
+
+ToEngine = Start | Order
 
 
 class EngineFacts(msgspec.Struct, frozen=True, kw_only=True, tag="ready"):
@@ -152,7 +160,14 @@ class IterationOutput(msgspec.Struct, frozen=True, tag="iteration"):
     stats: SchedulerStats
 
 
-FromEngine = EngineFacts | Loading | LoadFailed | IterationOutput
+class Heartbeat(msgspec.Struct, frozen=True, tag="heartbeat"):
+    """Engine to server, about once a second: the process runs."""
+
+    cpu_seconds: float
+    """CPU time of all its threads since it started."""
+
+
+FromEngine = EngineFacts | Loading | LoadFailed | IterationOutput | Heartbeat
 
 MAX_MESSAGE_BYTES = 256 * 1024 * 1024
 """A longer length prefix means a broken peer."""

@@ -69,6 +69,17 @@ class PagePool:
             pages.append(page)
         return pages, evicted
 
+    def forget(self) -> list[int]:
+        """Make every cached page blank.
+
+        Returns:
+            These pages (the caller removes them from its index).
+        """
+        forgotten = list(self._cached)
+        self._cached.clear()
+        self._blank += forgotten
+        return forgotten
+
     def share(self, pages: Iterable[int]) -> None:
         """Add a holder to each of ``pages``, which are held or cached."""
         for page in pages:

@@ -54,6 +54,7 @@ class Scheduler:
         self._next_sequence = 0
         self._next_arrival = 0
         self._iterations = 0
+        self._now = 0.0
         self._plan: IterationPlan | None = None
         """Submitted, not committed."""
         self._planned: dict[SequenceId, Sequence] = {}
@@ -98,6 +99,10 @@ class Scheduler:
                 outputs.append(self._end(sequence, FinishReason.ABORT))
         return tuple(outputs)
 
+    def forget_prefixes(self) -> None:
+        """Give up the pages that are kept for their prefix only."""
+        self._residents.tiers.forget_prefixes()
+
     @property
     def has_requests(self) -> bool:
         """Whether any request is live."""
@@ -105,7 +110,7 @@ class Scheduler:
 
     # -- one iteration
 
-    def schedule(self) -> IterationPlan | None:
+    def schedule(self, now: float = 0.0) -> IterationPlan | None:
         """The next iteration's plan, or None if there is nothing to compute.
 
         Decoding sequences come first, then prompts by precedence, then new admissions, so that a
@@ -114,6 +119,7 @@ class Scheduler:
         """
         if self._plan is not None:
             raise RuntimeError("the previous plan has not been committed")
+        self._now = now
         residents = self._residents
         enough = self._room.make(self._iterations) or not self._can_go_on()
         if enough:
@@ -235,6 +241,7 @@ class Scheduler:
         sequence = self._admission.admit()
         if sequence is not None and sequence.cached_tokens is None:
             sequence.cached_tokens = sequence.computed
+            sequence.scheduled_at = self._now
             self._prefix_queries += sequence.prompt_length
             self._prefix_hits += sequence.computed
         return sequence
@@ -293,7 +300,9 @@ class Scheduler:
             return (self._fail(sequence, token.error),)
         sequence.computed += count
         self._residents.tiers.of(sequence).index_computed(sequence)
-        return () if token is None else (self._append(sequence, token),)
+        if token is not None:
+            return (self._append(sequence, token),)
+        return () if sequence.reported else (self._output(sequence, None),)
 
     def _append(self, sequence: Sequence, token: SampledToken) -> ChoiceOutput:
         sequence.tokens.append(token.token_id)
@@ -342,7 +351,8 @@ class Scheduler:
         reason: FinishReason | None = None,
         error: str = "",
     ) -> ChoiceOutput:
-        cached = 0 if sequence.reported else min(sequence.cached_tokens or 0, sequence.prompt_length)
+        first = not sequence.reported and sequence.cached_tokens is not None
+        cached = min(sequence.cached_tokens or 0, sequence.prompt_length) if first else 0
         sequence.reported = True
         return ChoiceOutput(
             request_id=sequence.request.request_id,
@@ -351,6 +361,7 @@ class Scheduler:
             logprobs=() if token is None or token.logprobs is None else (token.logprobs,),
             finish_reason=reason,
             cached_tokens=cached,
+            scheduled_at=sequence.scheduled_at if first else None,
             tier=sequence.tier if token is not None and self._limits.has_device else None,
             error=error,
         )

@@ -35,8 +35,10 @@ class Sequence:
     """The prefix those pages make; the salt while there are none."""
     cached_tokens: int | None = None
     """Prompt tokens found in the prefix cache at first admission."""
+    scheduled_at: float = 0.0
+    """When that was."""
     reported: bool = False
-    """Whether an output told the server ``cached_tokens``."""
+    """Whether an output told the server ``cached_tokens`` and ``scheduled_at``."""
     in_flight: bool = False
     """Part of a submitted plan: its pages are freed at commit, not before."""
     aborted: bool = False

@@ -91,6 +91,11 @@ class SequencePages:
             if page in self.index and self.pool.holders(page) == 1:
                 self.index.remove(page)
 
+    def forget_prefixes(self) -> None:
+        """Give up every page that is kept for its content only."""
+        for page in self.pool.forget():
+            self.index.remove(page)
+
     def _allocate(self, count: int) -> list[int]:
         pages, evicted = self.pool.allocate(count)
         for page in evicted:

@@ -64,6 +64,11 @@ class Tiers:
         self.of(sequence).settle(sequence, [], Hit([], sequence.salt))
         sequence.computed = 0
 
+    def forget_prefixes(self) -> None:
+        """Give up the pages that are kept for their prefix only."""
+        for pages in self._pages.values():
+            pages.forget_prefixes()
+
     # -- moves
 
     @property

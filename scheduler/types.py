@@ -100,7 +100,10 @@ class TokenLogprobs(msgspec.Struct, frozen=True, array_like=True):
 
 
 class ChoiceOutput(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """What one iteration added to one choice of a request."""
+    """What one iteration added to one choice of a request.
+
+    The first of a choice may have no tokens: it tells that a long prompt is being computed.
+    """
 
     request_id: RequestId
     index: int
@@ -113,6 +116,8 @@ class ChoiceOutput(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True
     """Set exactly once for each choice, in its last output."""
     cached_tokens: int = 0
     """Prompt tokens found in the prefix cache; set in the choice's first output."""
+    scheduled_at: float | None = None
+    """When the choice was first given a place, on the machine's monotonic clock; set in its first output."""
     tier: Tier | None = None
     """Where the sequence was when the new token was computed; None without a token or an accelerator."""
     error: str = ""

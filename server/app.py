@@ -6,45 +6,91 @@ from functools import partial
 
 from fastapi import FastAPI
 from starlette.exceptions import HTTPException
+from starlette.middleware.cors import CORSMiddleware
 from starlette.requests import Request
 from starlette.responses import Response
 
+from server.http.authentication import OPEN_PATHS, AuthenticationMiddleware, KeyLimitMiddleware
+from server.http.body import ClientDisconnected
 from server.http.errors import ApiError, shorten
 from server.http.exchange import exchange_of
 from server.http.middleware import ExchangeMiddleware
 from server.metrics.engine_metrics import EngineCollector
-from server.routes.generate import generation_router
+from server.routes.generate import NoResponse, generation_router
 from server.routes.models import models_router
 from server.routes.operations import operations_router
+from server.routes.state import state_router
+from server.routes.tokens import tokens_router
 from server.schemas.openapi import describe
 from server.services import Services
 
 __all__ = ["Services", "create_app"]
 
+EXPOSED_HEADERS = (
+    *("X-Request-Id", "Retry-After", "X-Max-Tokens-Clamped", "openai-processing-ms", "Server-Timing"),
+    *("x-ratelimit-limit-requests", "x-ratelimit-remaining-requests"),
+)
+"""That scripts of other origins may read, where --cors-origin lets them."""
 DESCRIPTION = 'OpenAI-compatible. Null means "not given" for every optional field of a request.'
 
 
 def create_app(services: Services) -> FastAPI:
     """The application over its services; call once for each ``Services``."""
 
-    app = FastAPI(
-        title="Tandem",
+    app = bare_app(services, "Tandem")
+    app.openapi = partial(describe, app)  # type: ignore[method-assign]
+    app.include_router(generation_router(services))
+    app.include_router(models_router(services))
+    app.include_router(operations_router(services))
+    app.include_router(tokens_router(services))
+    app.include_router(state_router(services))
+    _surround(app, services)
+    services.metrics.registry.register(
+        EngineCollector(services.model_name, services.engine, services.live, services.engine_restarts)
+    )
+    return app
+
+
+def bare_app(services: Services, title: str) -> FastAPI:
+    """An application without routes, whose errors are error objects."""
+    return FastAPI(
+        title=title,
         version=services.version,
         description=DESCRIPTION,
         docs_url=None,
         redoc_url=None,
         redirect_slashes=False,
-        exception_handlers={ApiError: _answer_error, HTTPException: _answer_http_error},
+        exception_handlers={
+            ApiError: _answer_error,
+            HTTPException: _answer_http_error,
+            ClientDisconnected: _answer_nobody,
+        },
     )
-    app.openapi = partial(describe, app)  # type: ignore[method-assign]
-    app.include_router(generation_router(services))
-    app.include_router(models_router(services))
-    app.include_router(operations_router(services))
+
+
+def _surround(app: FastAPI, services: Services) -> None:
+    """What every request passes through on its way to a route; the last one added is the first."""
+    settings = services.settings
+    if settings.max_requests_per_key:
+        limit = settings.max_requests_per_key
+        app.add_middleware(KeyLimitMiddleware, limit=limit, metrics=services.metrics)
+    open_paths = OPEN_PATHS | ({"/metrics"} if settings.metrics_public else set())
+    app.add_middleware(AuthenticationMiddleware, keys=services.keys, open_paths=open_paths)
+    if settings.cors_origin:
+        # No credentials: keys are sent in headers, which a page sets itself. Preflights carry none.
+        app.add_middleware(
+            CORSMiddleware,
+            allow_origins=settings.cors_origin,
+            allow_methods=("DELETE", "GET", "POST"),
+            allow_headers=("*",),
+            expose_headers=EXPOSED_HEADERS,
+        )
     app.add_middleware(ExchangeMiddleware, metrics=services.metrics, clock=services.clock)
-    services.metrics.registry.register(
-        EngineCollector(services.model_name, services.engine, services.live, services.engine_restarts)
-    )
-    return app
+
+
+async def _answer_nobody(*_: object) -> Response:
+    """The client has gone before its request was complete."""
+    return NoResponse()
 
 
 async def _answer_error(_: Request, error: Exception) -> Response:

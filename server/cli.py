@@ -84,6 +84,8 @@ def _serve(argv: Sequence[str]) -> int:
         loaded, print_config = parse_serve_arguments(argv, os.environ)
     except SettingsError as error:
         return _fail("tandem serve", str(error))
+    for warning in loaded.warnings:
+        print(f"tandem serve: {warning}", file=sys.stderr)
     if print_config:
         return _printing(lambda: _print(describe(loaded)))
     from server.lifecycle import serve
@@ -150,7 +152,7 @@ def _serve_parser() -> argparse.ArgumentParser:
 
 
 def _add_option(parser: argparse.ArgumentParser, option: Option) -> None:
-    shown = "" if option.default is None else f" (default: {_shown(option.default)})"
+    shown = "" if option.default in (None, ()) else f" (default: {_shown(option.default)})"
     text = (option.description + shown).replace("%", "%%")
     if option.name == "model":
         parser.add_argument("model", metavar="MODEL", nargs="?", help=text)
@@ -160,7 +162,8 @@ def _add_option(parser: argparse.ArgumentParser, option: Option) -> None:
         metavar = (
             "{" + ",".join(option.choices) + "}" if option.choices else option.name.split("_")[-1].upper()
         )
-        parser.add_argument(option.flag, dest=option.name, metavar=metavar, help=text)
+        action = "append" if option.is_list else "store"
+        parser.add_argument(option.flag, dest=option.name, metavar=metavar, help=text, action=action)
 
 
 def _shown(default: object) -> str:

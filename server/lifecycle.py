@@ -9,28 +9,34 @@ from __future__ import annotations
 import asyncio
 import logging
 import signal
-import socket
 import sys
 from pathlib import Path
 
 import uvloop
 
 import server
+from configs.log_format import LogFormat, formatter
 from configs.settings import Settings
 from engine.model_error import ModelError
 from engine.weights.source import ModelSource, resolve
 from scheduler.messages import EngineFacts, Start
+from server.admin import create_admin_app
 from server.app import create_app
+from server.daemon.doors import Doors
 from server.daemon.http_server import HttpServer
-from server.daemon.listener import ListenError, bind, listen, url
-from server.daemon.loading_progress import LoadingProgress
+from server.daemon.listener import ListenError
+from server.daemon.loading_progress import LoadingProgress, LogLines
+from server.daemon.reloading import ReloadSignal
 from server.daemon.stop_signals import StopSignals
+from server.daemon.tls import CertificateError
 from server.engine_client.client import EngineFailed, SupervisedEngineClient
 from server.engine_client.process import ENGINE_MODULE
+from server.http.keys import KeyFileError
 from server.metrics.registry import Metrics
 from server.services import Services
-from server.text.chat_template import ChatTemplate, load_chat_template
+from server.text.chat_template import TemplateSources, template_sources
 from server.text.sampling_defaults import SamplingDefaults, load_sampling_defaults
+from server.text.template_process import TemplateProcess
 from server.text.tokenizer import Tokenizer, load_tokenizer
 
 FAILURE, USAGE_ERROR = 1, 2
@@ -45,26 +51,29 @@ def serve(settings: Settings, engine_module: str = ENGINE_MODULE) -> int:
 
     Returns:
         The exit code: 0 after an orderly end, 1 where there is no model or no engine to serve it, 2
-        where the address can't be had, 128 and the signal's number where a second signal cut it short.
+        where the address, keys or certificates can't be had, 128 and the signal's number where a second
+        signal cut it short.
     """
-    configure_logging(settings.log_level)
+    configure_logging(settings.log_level, settings.log_format)
     try:
         # The port first: finding the model may be a download.
-        with bind(settings.host, settings.port) as listener:
+        with Doors(settings) as doors:
             source = resolve(settings.model)
             with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
-                return runner.run(_Daemon(settings, source, listener, engine_module).run())
+                return runner.run(_Daemon(settings, source, doors, engine_module).run())
     except (ModelError, EngineFailed) as error:
         return _fail(error, FAILURE)
-    except ListenError as error:
+    except (ListenError, KeyFileError, CertificateError) as error:
         return _fail(error, USAGE_ERROR)
     except KeyboardInterrupt:
         return INTERRUPTED
 
 
-def configure_logging(level: str) -> None:
+def configure_logging(level: str, log_format: LogFormat = "text") -> None:
     """One line a message on standard error; of the libraries only what is wrong."""
-    logging.basicConfig(format="%(asctime)s %(levelname)s %(name)s: %(message)s", force=True)
+    handler = logging.StreamHandler()
+    handler.setFormatter(formatter(log_format))
+    logging.basicConfig(handlers=[handler], force=True)
     for name in ("server", "engine", "scheduler", "configs"):
         logging.getLogger(name).setLevel(level.upper())
 
@@ -74,7 +83,7 @@ def start_message(settings: Settings, source: ModelSource) -> Start:
     return Start(
         model_kind=source.kind,
         model_path=str(source.path.absolute()),
-        model_name=source.short_name,
+        model_name=printable(source.short_name),
         dtype=settings.dtype,
         quantization=settings.quantization,
         max_model_len=settings.max_model_len,
@@ -95,11 +104,17 @@ def start_message(settings: Settings, source: ModelSource) -> Start:
         tpot_limit=settings.tpot_limit,
         host_tpot_limit=settings.host_tpot_limit,
         log_level=settings.log_level,
+        log_format=settings.log_format,
     )
 
 
 def _absolute(path: str | None) -> str | None:
     return None if path is None else str(Path(path).absolute())
+
+
+def printable(name: str) -> str:
+    """A file's name as text: bytes in it that are no UTF-8 can't go into JSON or metrics."""
+    return name.encode("utf-8", "surrogateescape").decode("utf-8", "replace")
 
 
 def ready_line(where: str, model_name: str, facts: EngineFacts) -> str:
@@ -118,23 +133,29 @@ def ready_line(where: str, model_name: str, facts: EngineFacts) -> str:
 class _Daemon:
     """One run of the server inside the event loop."""
 
-    def __init__(
-        self, settings: Settings, source: ModelSource, listener: socket.socket, engine_module: str
-    ) -> None:
+    def __init__(self, settings: Settings, source: ModelSource, doors: Doors, engine_module: str) -> None:
         self._settings = settings
         self._source = source
-        self._listener = listener
-        self._model_name = settings.served_model_name or source.short_name
+        self._doors = doors
+        self._model_name = settings.served_model_name or printable(source.short_name)
         self._metrics = Metrics(self._model_name)
         self._engine = SupervisedEngineClient(
             start_message(settings, source),
             queue_limit=settings.queue_limit,
+            queued_tokens=settings.max_queued_tokens,
             restart_limit=settings.engine_restarts,
+            stall_timeout=settings.stall_timeout,
             module=engine_module,
-            on_loading=LoadingProgress(source.short_name, sys.stderr).update,
+            on_loading=self._progress().update,
             on_iteration=self._metrics.observe_iteration,
         )
         self._http: HttpServer | None = None
+        self._admin: HttpServer | None = None
+
+    def _progress(self) -> LoadingProgress:
+        if self._settings.log_format == "json":
+            return LoadingProgress(self._model_name, LogLines(logger))
+        return LoadingProgress(self._model_name, sys.stderr)
 
     async def run(self) -> int:
         """Until a signal or a failure.
@@ -144,7 +165,7 @@ class _Daemon:
             EngineFailed: the engine can't load the model, or died too often.
             ListenError: the port was taken meanwhile.
         """
-        with StopSignals() as signals:
+        with StopSignals() as signals, ReloadSignal(self._doors.readers()):
             supervising = asyncio.create_task(self._engine.supervise())
             serving = asyncio.create_task(self._serve())
             stopping = asyncio.create_task(signals.first())
@@ -166,7 +187,17 @@ class _Daemon:
         return FAILURE
 
     async def _serve(self) -> None:
-        tokenizer, template, defaults = await asyncio.to_thread(_load_text, self._settings, self._source)
+        tokenizer, sources, defaults = await asyncio.to_thread(_load_text, self._settings, self._source)
+        template = TemplateProcess(sources, tokenizer.plain_text)
+        try:
+            await template.start()
+            await self._serve_with(tokenizer, template, defaults)
+        finally:
+            await template.close()
+
+    async def _serve_with(
+        self, tokenizer: Tokenizer, template: TemplateProcess, defaults: SamplingDefaults
+    ) -> None:
         await self._engine.wait_until_checked()
         services = Services(
             settings=self._settings,
@@ -178,22 +209,22 @@ class _Daemon:
             metrics=self._metrics,
             engine_restarts=lambda: self._engine.restarts,
             version=server.__version__,
+            keys=self._doors.keys,
         )
         app = await asyncio.to_thread(create_app, services)  # takes long enough to delay a signal
-        listen(self._listener, self._settings.write_timeout)
-        logger.info("listening on %s", url(self._settings.host, self._listener))
-        self._http = HttpServer(app, self._listener)
+        self._http = self._doors.open(app)
+        self._admin = self._doors.open_admin(create_admin_app(services, self._doors.admin_keys))
         announcing = asyncio.create_task(self._announce())
         try:
-            await self._http.run_until_closed()
+            servers = [one for one in (self._http, self._admin) if one is not None]
+            await asyncio.gather(*(one.run_until_closed() for one in servers))
         finally:
             await _cancel(announcing)
 
     async def _announce(self) -> None:
         await self._engine.wait_until_ready()
         if self._engine.facts is not None:
-            where = url(self._settings.host, self._listener)
-            print(ready_line(where, self._model_name, self._engine.facts), flush=True)
+            print(ready_line(self._doors.url, self._model_name, self._engine.facts), flush=True)
 
     async def _end(self, serving: asyncio.Task[None], signals: StopSignals) -> int:
         draining = asyncio.create_task(self._drain(serving))
@@ -221,13 +252,17 @@ class _Daemon:
         """Close the port and let responses reach their clients."""
         if self._http is not None:
             self._http.close()
+            if self._admin is not None:
+                self._admin.close()
             await asyncio.wait({serving})
 
 
-def _load_text(settings: Settings, source: ModelSource) -> tuple[Tokenizer, ChatTemplate, SamplingDefaults]:
+def _load_text(
+    settings: Settings, source: ModelSource
+) -> tuple[Tokenizer, TemplateSources, SamplingDefaults]:
     tokenizer = load_tokenizer(source)
     override = Path(settings.chat_template) if settings.chat_template else None
-    return tokenizer, load_chat_template(tokenizer, override), load_sampling_defaults(source)
+    return tokenizer, template_sources(tokenizer, override), load_sampling_defaults(source)
 
 
 async def _cancel(*tasks: asyncio.Task[None] | asyncio.Task[int]) -> None:

@@ -177,8 +177,16 @@ def _job(
         ),
         stream=body.stream,
         include_usage=body.stream_options is not None and body.stream_options.include_usage,
+        deadline=_deadline(body, services),
         headers=headers,
     )
+
+
+def _deadline(body: GenerationOptions, services: Services) -> float | None:
+    """The sooner of the client's and the server's."""
+    given = [] if body.deadline_ms is None else [body.deadline_ms / 1000]
+    given += [services.settings.request_timeout] if services.settings.request_timeout else []
+    return min(given, default=None)
 
 
 def _sampling(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import socket
+import ssl
 from collections.abc import Generator
 
 import uvicorn
@@ -20,7 +21,7 @@ CLOSING_TIME = 5
 class HttpServer(uvicorn.Server):
     """Serves an application on one bound socket."""
 
-    def __init__(self, app: ASGIApp, sock: socket.socket) -> None:
+    def __init__(self, app: ASGIApp, sock: socket.socket, context: ssl.SSLContext | None = None) -> None:
         self._sock = sock
         super().__init__(
             uvicorn.Config(
@@ -32,6 +33,7 @@ class HttpServer(uvicorn.Server):
                 access_log=False,
                 server_header=False,
                 proxy_headers=False,
+                ssl_context_factory=None if context is None else lambda *_: context,
                 timeout_keep_alive=KEEP_ALIVE,
                 timeout_graceful_shutdown=CLOSING_TIME,
             )

@@ -5,6 +5,8 @@ from __future__ import annotations
 import errno
 import socket
 import sys
+from ipaddress import ip_address
+from pathlib import Path
 
 BACKLOG = 2048
 
@@ -35,6 +37,43 @@ def bind(host: str, port: int) -> socket.socket:
     return sock
 
 
+def bind_unix(path: str) -> socket.socket:
+    """Take a Unix socket's path, also one that a server which is gone has left behind.
+
+    Raises:
+        ListenError: the path is taken or can't be made.
+    """
+    sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    try:
+        if _is_left_behind(path):
+            Path(path).unlink()
+        sock.bind(path)
+    except OSError as error:
+        sock.close()
+        taken = "it is in use" if error.errno == errno.EADDRINUSE else error.strerror or str(error)
+        raise ListenError(f"can't listen on the Unix socket {path}: {taken}") from error
+    return sock
+
+
+def _is_left_behind(path: str) -> bool:
+    """A socket that nobody answers; anything else at that path is not ours to remove."""
+    if not Path(path).is_socket():
+        return False
+    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as probe:
+        try:
+            probe.connect(path)
+        except ConnectionRefusedError:
+            return True
+        except OSError:
+            return False
+    return False
+
+
+def is_loopback(sock: socket.socket) -> bool:
+    """Whether only this machine can reach a bound socket."""
+    return sock.family == socket.AF_UNIX or ip_address(sock.getsockname()[0].partition("%")[0]).is_loopback
+
+
 def listen(sock: socket.socket, write_timeout: float) -> None:
     """Accept connections; the system ends those whose client takes nothing for ``write_timeout`` s.
 
@@ -45,7 +84,7 @@ def listen(sock: socket.socket, write_timeout: float) -> None:
         ListenError: another process that had bound the address too was first.
     """
     try:
-        if sys.platform == "linux":
+        if sys.platform == "linux" and sock.family != socket.AF_UNIX:
             sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, max(int(1000 * write_timeout), 1))
         sock.listen(BACKLOG)
     except OSError as error:
@@ -53,10 +92,12 @@ def listen(sock: socket.socket, write_timeout: float) -> None:
         raise _refusal(host, port, error) from error
 
 
-def url(host: str, sock: socket.socket) -> str:
+def url(host: str, sock: socket.socket, *, tls: bool = False) -> str:
     """Where clients find the server, with the port that was really taken."""
+    if sock.family == socket.AF_UNIX:
+        return f"unix:{sock.getsockname()}"
     shown = f"[{host}]" if ":" in host else host
-    return f"http://{shown}:{sock.getsockname()[1]}"
+    return f"http{'s' if tls else ''}://{shown}:{sock.getsockname()[1]}"
 
 
 def _refusal(host: str, port: int, error: OSError) -> ListenError:

@@ -2,15 +2,47 @@
 
 from __future__ import annotations
 
+import logging
 import time
 from collections.abc import Callable
-from typing import TextIO
+from typing import Protocol
 
 from scheduler.messages import Loading
 
 BAR_WIDTH = 30
 LINE_INTERVAL = 3.0
 """Seconds between lines where the output is no terminal."""
+
+
+class Output(Protocol):
+    """Where progress goes."""
+
+    def isatty(self) -> bool:
+        """Whether somebody watches."""
+
+    def write(self, text: str, /) -> object:
+        """Take some of it."""
+
+    def flush(self) -> None:
+        """Show it."""
+
+
+class LogLines:
+    """Progress as lines of a log."""
+
+    def __init__(self, logger: logging.Logger) -> None:
+        self._logger = logger
+
+    def isatty(self) -> bool:
+        """Nobody redraws a log."""
+        return False
+
+    def write(self, text: str) -> None:
+        """One line."""
+        self._logger.info("%s", text.rstrip())
+
+    def flush(self) -> None:
+        """Nothing is held back."""
 
 
 class LoadingProgress:
@@ -22,7 +54,7 @@ class LoadingProgress:
         clock: monotonic seconds.
     """
 
-    def __init__(self, name: str, stream: TextIO, clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(self, name: str, stream: Output, clock: Callable[[], float] = time.monotonic) -> None:
         self._name = name
         self._stream = stream
         self._clock = clock

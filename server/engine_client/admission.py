@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import math
 from collections import deque
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 
 RATE_WINDOW = 60.0
 """Seconds over which completions are counted."""
@@ -13,7 +14,7 @@ SHORTEST_RETRY, LONGEST_RETRY = 1.0, 60.0
 
 
 def waiting_requests(choices_of_requests: Iterable[int], max_running: int) -> int:
-    """Requests that find no place among ``max_running`` sequences.
+    """How many of the last requests find no place among ``max_running`` sequences.
 
     Args:
         choices_of_requests: Unfinished choices of each live request, by arrival. Each needs a sequence.
@@ -25,6 +26,21 @@ def waiting_requests(choices_of_requests: Iterable[int], max_running: int) -> in
             waiting += 1
         places -= choices
     return waiting
+
+
+@dataclass(frozen=True, slots=True)
+class QueueLimits:
+    """How much may wait."""
+
+    requests: int
+    tokens: int = 0
+    """Of prompts; 0 is no limit. A request that would wait alone is never too long."""
+
+    def allow(self, waiting_prompts: Sequence[int]) -> bool:
+        """Whether requests with prompts of so many tokens may wait together; the last one is new."""
+        if len(waiting_prompts) > self.requests:
+            return False
+        return not self.tokens or len(waiting_prompts) < 2 or sum(waiting_prompts) <= self.tokens
 
 
 class CompletionRate:

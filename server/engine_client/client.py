@@ -15,6 +15,8 @@ from scheduler.messages import (
     AbortRequest,
     AddRequest,
     EngineFacts,
+    FlushCache,
+    Heartbeat,
     IterationOutput,
     LoadFailed,
     Loading,
@@ -22,11 +24,12 @@ from scheduler.messages import (
     Start,
 )
 from scheduler.types import FinishReason, Request, RequestId
-from server.engine_client.admission import CompletionRate, bounded_retry, waiting_requests
+from server.engine_client.admission import CompletionRate, QueueLimits, bounded_retry, waiting_requests
 from server.engine_client.load_timer import LoadTimer
 from server.engine_client.output_stream import QueuedOutputStream
 from server.engine_client.process import ENGINE_MODULE, EngineProcess
 from server.engine_client.protocol import EngineState, EngineUnavailable, QueueFull
+from server.engine_client.pulse import EngineHealth, Pulse
 from server.engine_client.restart_policy import RestartPolicy
 
 logger = logging.getLogger(__name__)
@@ -42,9 +45,11 @@ class SupervisedEngineClient:
     Args:
         start: What the engine is to load.
         queue_limit: Requests that may wait beyond ``start.max_running`` sequences.
+        queued_tokens: Prompt tokens that may wait with them; 0 is no limit.
         restart_limit: Restarts within ten minutes before giving up.
+        stall_timeout: Seconds without progress, while there is work, after which the engine is stalled.
         module: Run as the engine.
-        clock: Monotonic seconds, for Retry-After and back-off only.
+        clock: Monotonic seconds, for Retry-After, back-off and the engine's health only.
         on_loading: Told of loading progress.
         on_iteration: Told of each iteration's figures.
     """
@@ -54,14 +59,16 @@ class SupervisedEngineClient:
         start: Start,
         *,
         queue_limit: int,
+        queued_tokens: int = 0,
         restart_limit: int,
+        stall_timeout: float = 20.0,
         module: str = ENGINE_MODULE,
         clock: Callable[[], float] = time.monotonic,
         on_loading: Callable[[Loading], None] = lambda _: None,
         on_iteration: Callable[[SchedulerStats], None] = lambda _: None,
     ) -> None:
         self._start = start
-        self._queue_limit = queue_limit
+        self._queue_limits = QueueLimits(queue_limit, queued_tokens)
         self._module = module
         self._clock = clock
         self._on_loading = on_loading
@@ -75,6 +82,7 @@ class SupervisedEngineClient:
         self._stats: SchedulerStats | None = None
         self._restarts = 0
         self._loading = LoadTimer()
+        self._pulse = Pulse(stall_timeout)
         self._checked = asyncio.Event()
         self._ready = asyncio.Event()
         self._idle = asyncio.Event()
@@ -94,6 +102,11 @@ class SupervisedEngineClient:
     def stats(self) -> SchedulerStats | None:
         """The latest iteration's; None before the engine's first one."""
         return self._stats
+
+    @property
+    def health(self) -> EngineHealth:
+        """Whether it gets on with its work."""
+        return self._pulse.health(self._clock(), len(self._streams))
 
     @property
     def restarts(self) -> int:
@@ -126,8 +139,10 @@ class SupervisedEngineClient:
             raise EngineUnavailable(self._state, self.retry_after_seconds)
         if request.request_id in self._streams:
             raise ValueError(f"request id {request.request_id} is in use")
-        self._refuse_if_queue_full()
+        self._refuse_if_queue_full(len(request.prompt_token_ids))
         self._process.send(AddRequest(request))
+        if not self._streams:
+            self._pulse.work_began(self._clock())
         stream = QueuedOutputStream(request)
         self._streams[request.request_id] = stream
         self._idle.clear()
@@ -139,6 +154,11 @@ class SupervisedEngineClient:
         stream = self._streams.get(request_id)
         if stream is not None and stream.finish(FinishReason.ABORT, index):
             self._withdraw(stream, index)
+
+    def flush_cache(self) -> None:
+        """Have the prefixes forgotten that no live request uses."""
+        if self._process is not None:
+            self._process.send(FlushCache())
 
     def drain(self) -> None:
         """Take no more requests; those that run go on. A dead engine isn't restarted any more."""
@@ -202,6 +222,8 @@ class SupervisedEngineClient:
             process.send(self._start)
             async for message in process.messages():
                 match message:
+                    case Heartbeat(cpu_seconds):
+                        self._pulse.beat(self._clock(), cpu_seconds)
                     case IterationOutput():
                         self._receive(message)
                     case EngineFacts():
@@ -243,6 +265,7 @@ class SupervisedEngineClient:
 
     def _become_dead(self) -> None:
         self._process = self._facts = self._stats = None
+        self._pulse.reset()
         if self._state is EngineState.READY:
             self._state = EngineState.RESTARTING
         if self._streams:
@@ -255,6 +278,7 @@ class SupervisedEngineClient:
 
     def _receive(self, iteration: IterationOutput) -> None:
         self._stats = iteration.stats
+        self._pulse.iteration(self._clock())
         for output in iteration.outputs:
             stream = self._streams.get(output.request_id)
             if stream is not None:
@@ -277,8 +301,10 @@ class SupervisedEngineClient:
         if not self._streams:
             self._idle.set()
 
-    def _refuse_if_queue_full(self) -> None:
-        unfinished = [stream.unfinished_choices for stream in self._streams.values()]
+    def _refuse_if_queue_full(self, prompt_tokens: int) -> None:
+        streams = list(self._streams.values())
+        unfinished = [stream.unfinished_choices for stream in streams]
         waiting = waiting_requests([*unfinished, 1], self._start.max_running)
-        if waiting > self._queue_limit:
+        prompts = [stream.prompt_tokens for stream in streams] + [prompt_tokens]
+        if not self._queue_limits.allow(prompts[len(prompts) - waiting :]):
             raise QueueFull(self._rate.seconds_for(waiting, self._clock()))

@@ -18,6 +18,7 @@ class QueuedOutputStream:
 
     def __init__(self, request: Request) -> None:
         self.request_id = request.request_id
+        self.prompt_tokens = len(request.prompt_token_ids)
         self._unfinished = set(range(request.n))
         self._pending: list[ChoiceOutput] = []
         self._died = False
@@ -88,6 +89,7 @@ def _join(parts: list[ChoiceOutput]) -> ChoiceOutput:
         logprobs=tuple(entry for part in parts for entry in part.logprobs),
         finish_reason=parts[-1].finish_reason,
         cached_tokens=parts[0].cached_tokens,
+        scheduled_at=parts[0].scheduled_at,
         tier=tiers[-1] if tiers else None,
         error=parts[-1].error,
     )

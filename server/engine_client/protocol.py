@@ -8,6 +8,7 @@ from typing import Protocol
 
 from scheduler.messages import EngineFacts, SchedulerStats
 from scheduler.types import ChoiceOutput, Request, RequestId
+from server.engine_client.pulse import EngineHealth
 
 
 class EngineState(enum.StrEnum):
@@ -73,11 +74,18 @@ class EngineClient(Protocol):
         """The latest iteration's; None before the first one."""
 
     @property
+    def health(self) -> EngineHealth:
+        """Whether it gets on with its work."""
+
+    @property
     def retry_after_seconds(self) -> float:
         """When it is worth asking again while no requests are taken: whole seconds from 1 to 60."""
 
     def submit(self, request: Request) -> OutputStream:
         """Hand a request over. Raises ``EngineUnavailable`` or ``QueueFull``."""
+
+    def flush_cache(self) -> None:
+        """Have the prefixes forgotten that no live request uses."""
 
     def abort(self, request_id: RequestId, index: int | None = None) -> None:
         """Withdraw a request, or one choice of it. Unknown ids are ignored."""

@@ -2,19 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from contextlib import AbstractAsyncContextManager
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from functools import partial
 from typing import Any
 
 import msgspec
 from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
+from server.engine_client.protocol import EngineClient
 from server.generation.events import SSE_HEADERS, EventStream, error_frames, send_events
 from server.generation.formats import ChatFormat, CompletionFormat, Format, usage_json
 from server.generation.job import GenerationJob
+from server.generation.live import LiveGeneration
 from server.generation.request_record import RequestRecord
 from server.generation.running import ChoiceDelta, Generation, running
+from server.generation.time_limits import TimeLimits
 from server.http.body import ClientDisconnected
 from server.http.errors import ApiError
 from server.http.exchange import exchange_of
@@ -75,14 +79,21 @@ class GenerationResponse(Response):
             while not generation.finished:
                 for delta in await generation.next_deltas():
                     deltas[delta.index].append(delta)
+            timing = generation.server_timing
         body = msgspec.json.encode(self._response(deltas, generation))
         length = str(len(body))
         await writer.start(
-            {"content-type": "application/json", "content-length": length, **self._job.headers}
+            {
+                "content-type": "application/json",
+                "content-length": length,
+                **timing,
+                **self._job.headers,
+            }
         )
         await writer.write(body, last=True)
 
-    def _running(self, scope: Scope) -> AbstractAsyncContextManager[Generation]:
+    @asynccontextmanager
+    async def _running(self, scope: Scope) -> AsyncIterator[Generation]:
         services = self._services
         record = RequestRecord(
             services.metrics,
@@ -91,8 +102,13 @@ class GenerationResponse(Response):
             exchange_of(scope),
             self._job.endpoint,
             self._job.stream,
+            plan_mode=partial(_plan_mode, services.engine),
         )
-        return running(services.engine, self._job, services.tokenizer, record)
+        record.exchange.notes |= {"model": self._job.model, "response": self._job.response_id}
+        limits = TimeLimits(services.engine, services.settings.queue_timeout)
+        async with running(services.engine, self._job, services.tokenizer, record, limits) as generation:
+            with services.generations.listed(LiveGeneration(self._job, record, generation)):
+                yield generation
 
     def _response(self, deltas: list[list[ChoiceDelta]], generation: Generation) -> dict[str, Any]:
         return {
@@ -100,6 +116,11 @@ class GenerationResponse(Response):
             "choices": [self._format.choice(index, parts) for index, parts in enumerate(deltas)],
             "usage": usage_json(generation.usage),
         }
+
+
+def _plan_mode(engine: EngineClient) -> str | None:
+    stats = engine.stats
+    return None if stats is None or stats.plan is None else stats.plan.mode
 
 
 def chat_response(job: GenerationJob, services: Services) -> GenerationResponse:

@@ -53,6 +53,8 @@ class GenerationJob:
     text: TextOptions
     stream: bool
     include_usage: bool
+    deadline: float | None = None
+    """Seconds from its arrival after which it is given up."""
     headers: dict[str, str] = field(default_factory=dict)
     """To add to the response."""
 

@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from functools import partial
-from typing import Any
-
-import msgspec
+from typing import Any, Protocol
 
 from scheduler.messages import EngineFacts
 from server.generation.encoding import encode_prompt
 from server.http.errors import ApiError, bad_request, shorten
-from server.schemas.chat import AssistantMessage, ChatCompletionRequest, Content, Message
+from server.schemas.chat import AssistantMessage, ChatCompletionRequest, Message
 from server.schemas.completions import CompletionRequest, Prompt
 from server.services import Services
 from server.text.chat_template import RESERVED_VARIABLES, ChatTemplateError
@@ -19,8 +18,30 @@ INLINE_CHARACTERS = 8 * 1024
 """A longer text is encoded in the worker thread; this much takes about two milliseconds."""
 _CONTINUE_MARK = "<<CONTINUE-HERE>> "
 """Put after the text to be continued: the text alone may occur in the template's own ending, too."""
-MESSAGE_CHARACTERS = 64
-"""What rendering one message costs, in characters to encode."""
+
+
+class Conversation(Protocol):
+    """What rendering needs of a request."""
+
+    @property
+    def messages(self) -> Sequence[Message] | None:
+        """The conversation."""
+
+    @property
+    def add_generation_prompt(self) -> bool:
+        """End with what makes the model answer."""
+
+    @property
+    def continue_final_message(self) -> bool:
+        """Leave the last message open."""
+
+    @property
+    def chat_template_kwargs(self) -> dict[str, Any]:
+        """More variables for the template."""
+
+    @property
+    def model_fields_set(self) -> set[str]:
+        """What the client gave."""
 
 
 async def chat_prompt(body: ChatCompletionRequest, services: Services, facts: EngineFacts) -> tuple[int, ...]:
@@ -29,11 +50,9 @@ async def chat_prompt(body: ChatCompletionRequest, services: Services, facts: En
     Raises:
         ApiError: 400, the template refuses the conversation, there is none, or the text is far too long.
     """
-    _check_template_options(body)
-    size = sum(MESSAGE_CHARACTERS + _size(message) for message in body.messages)
-    size += len(msgspec.json.encode(body.chat_template_kwargs))
-    encode = partial(_render_and_encode, body, services, facts.context_length)
-    return await services.worker.run(size, encode, inline=INLINE_CHARACTERS)
+    text = await chat_text(body, services)
+    encode = partial(_encode, text, services, facts.context_length)
+    return await services.worker.run(len(text), encode, inline=INLINE_CHARACTERS)
 
 
 async def completion_prompts(
@@ -72,22 +91,28 @@ def _token_ids(prompt: Prompt, services: Services, facts: EngineFacts) -> tuple[
     return prompt
 
 
-def _render_and_encode(
-    body: ChatCompletionRequest, services: Services, context_length: int
-) -> tuple[int, ...]:
-    messages = [_for_template(message) for message in body.messages]
+async def chat_text(body: Conversation, services: Services) -> str:
+    """A conversation as the model's chat template writes it.
+
+    Raises:
+        ApiError: 400, the template refuses the conversation, or there is none.
+    """
+    _check_template_options(body)
+    messages = [_for_template(message) for message in body.messages or ()]
     if body.continue_final_message:
         messages[-1]["content"] += _CONTINUE_MARK
     try:
-        text = services.chat_template.render(
+        text = await services.chat_template.render(
             messages,
             add_generation_prompt=body.add_generation_prompt and not body.continue_final_message,
-            **body.chat_template_kwargs,
+            variables=body.chat_template_kwargs,
         )
     except ChatTemplateError as error:
         raise _template_error(str(error)) from None
-    if body.continue_final_message:
-        text = _without_ending(text)
+    return _without_ending(text) if body.continue_final_message else text
+
+
+def _encode(text: str, services: Services, context_length: int) -> tuple[int, ...]:
     ids = encode_prompt(
         text, services.tokenizer, context_length=context_length, add_special=False, param="messages"
     )
@@ -101,14 +126,14 @@ def _template_error(reason: str) -> ApiError:
     return bad_request(message, "chat_template_error", "messages")
 
 
-def _check_template_options(body: ChatCompletionRequest) -> None:
+def _check_template_options(body: Conversation) -> None:
     reserved = sorted(RESERVED_VARIABLES & body.chat_template_kwargs.keys())
     if reserved:
         message = f"'chat_template_kwargs' must not have '{reserved[0]}', which the request itself sets."
         raise bad_request(message, "invalid_value", "chat_template_kwargs")
     if not body.continue_final_message:
         return
-    last = body.messages[-1]
+    last = body.messages[-1] if body.messages else None
     text = last.content if isinstance(last, AssistantMessage) else None
     if not isinstance(text, str) or not text.strip():
         message = "'continue_final_message' needs a last message from the assistant with text as content."
@@ -134,19 +159,3 @@ def _without_ending(rendered: str) -> str:
 def _for_template(message: Message) -> dict[str, Any]:
     """A message as the chat template takes it, with empty content where a tool call stands alone."""
     return {"content": "", **message.model_dump(exclude_none=True)}
-
-
-def _size(message: Message) -> int:
-    """Characters that rendering a message may make."""
-    return len(message.name or "") + _content_size(message.content) + _calls_size(message)
-
-
-def _content_size(content: Content | None) -> int:
-    if content is None:
-        return 0
-    return len(content) if isinstance(content, str) else sum(len(part.text) for part in content)
-
-
-def _calls_size(message: Message) -> int:
-    calls = message.tool_calls or [] if isinstance(message, AssistantMessage) else []
-    return sum(len(call.function.name) + len(call.function.arguments) for call in calls)

@@ -8,7 +8,9 @@ from dataclasses import dataclass, field
 from scheduler.tier import Tier
 from server.http.exchange import Exchange
 from server.metrics.engine_metrics import LiveRequests
-from server.metrics.registry import CPU, MIXED, Metrics
+from server.metrics.registry import CPU, ENDINGS, MIXED, Metrics
+
+STAGES = ("queue", "prefill", "decode")
 
 
 @dataclass(slots=True)
@@ -24,17 +26,43 @@ class RequestRecord:
     prompt_tokens: int = 0
     cached_tokens: int = 0
     generated_tokens: int = 0
+    scheduled_at: float | None = None
+    """When the engine began with it."""
     first_token_at: float | None = None
     last_token_at: dict[int, float] = field(default_factory=dict)
     """By choice."""
     tokens: dict[int, int] = field(default_factory=dict)
     """Generated, by choice."""
+    plan_mode: Callable[[], str | None] = lambda: None
+    """How the engine's latest iteration was planned."""
+    plan_modes: set[str] = field(default_factory=set)
+    """How the iterations were planned that brought its tokens, where there is an accelerator."""
     tiers: set[str] = field(default_factory=set)
     """Where its tokens were computed."""
+
+    def stages(self) -> dict[str, float]:
+        """Seconds of what is over: until the engine began, until the first token, until the last."""
+        begun = self.scheduled_at
+        times = [self.exchange.arrived_at, begun, self.first_token_at]
+        times.append(max(self.last_token_at.values(), default=None))
+        seconds = {}
+        for stage, start, end in zip(STAGES, times, times[1:], strict=False):
+            if start is not None and end is not None:
+                seconds[stage] = max(end - start, 0.0)
+        return seconds
 
     def admitted(self) -> None:
         """The engine has taken the request."""
         self.live.without_output += 1
+
+    def elapsed(self) -> float:
+        """Seconds since its arrival."""
+        return self.clock() - self.exchange.arrived_at
+
+    def scheduled(self, at: float) -> None:
+        """The engine began with one of its choices."""
+        if self.scheduled_at is None:
+            self.scheduled_at = at
 
     def prompt_computed(self, tokens: int, cached: int) -> None:
         """The first output of one prompt came: so many tokens, so many of them from the prefix cache."""
@@ -53,6 +81,8 @@ class RequestRecord:
         now = self.clock()
         where = CPU if tier is None else tier
         self.tiers.add(where)
+        if tier is not None and (mode := self.plan_mode()) is not None:
+            self.plan_modes.add(mode)
         if self.first_token_at is None:
             self._first_token(now, where)
         previous = self.last_token_at.get(choice)
@@ -77,8 +107,13 @@ class RequestRecord:
             self.live.with_output -= 1
             self._observe_pace(self.first_token_at)
         metrics = self.metrics
-        metrics.finished(self.endpoint, reason).inc()
+        if reason in ENDINGS:
+            metrics.finished(self.endpoint, reason).inc()
+        else:
+            metrics.rejected(reason).inc()
         metrics.latency().observe(self.clock() - self.exchange.arrived_at)
+        for stage, seconds in self.stages().items():
+            metrics.stage_seconds[stage]().observe(seconds)
         metrics.request_prompt_tokens().observe(self.prompt_tokens)
         metrics.request_generation_tokens().observe(self.generated_tokens)
         self._note(reason)
@@ -100,6 +135,9 @@ class RequestRecord:
     def _note(self, reason: str) -> None:
         notes = self.exchange.notes
         notes |= {"prompt": self.prompt_tokens, "cached": self.cached_tokens, "output": self.generated_tokens}
+        notes |= {f"{stage}_ms": round(1000 * seconds, 1) for stage, seconds in self.stages().items()}
         if self.first_token_at is not None:
-            notes["ttft"] = f"{1000 * (self.first_token_at - self.exchange.arrived_at):.0f}ms"
+            notes["ttft_ms"] = round(1000 * (self.first_token_at - self.exchange.arrived_at), 1)
+        if self.plan_modes:
+            notes["plan_modes"] = "+".join(sorted(self.plan_modes))
         notes["reason"] = reason

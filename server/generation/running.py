@@ -9,6 +9,7 @@ import asyncio
 from collections.abc import AsyncIterable, AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
+from types import MappingProxyType
 
 import msgspec
 
@@ -22,9 +23,16 @@ from server.engine_client.protocol import (
 )
 from server.generation.job import GenerationJob
 from server.generation.request_record import RequestRecord
+from server.generation.time_limits import TimeLimits
 from server.http.errors import ApiError, cut_off, engine_error, engine_unavailable, queue_full
+from server.metrics.registry import ENDINGS
 from server.text.choice_text import ChoiceText
 from server.text.tokenizer import TokenTable
+
+ENDINGS_BY_ERROR = MappingProxyType(
+    {"timeout": "timeout", "queue_timeout": "queue_timeout", "abort": "abort"}
+)
+"""How a request ended, by what its error says of it; else ``error``."""
 
 Batch = tuple[ChoiceOutput, ...]
 Arrival = tuple[int, Batch | Exception | None]
@@ -67,8 +75,6 @@ class Choice:
 
     def feed(self, output: ChoiceOutput) -> ChoiceDelta:
         """Add an output of the engine; what comes after a stop string is dropped."""
-        if self.cached_tokens is None:
-            self.cached_tokens = output.cached_tokens
         reason = output.finish_reason
         # The token that ended the sequence is counted and is no text, like a stop string.
         ender = reason is FinishReason.STOP and not self._include_stop
@@ -99,6 +105,7 @@ class Generation:
         self._job = job
         self._record = record
         self._arrivals: asyncio.Queue[Arrival] = asyncio.Queue(maxsize=len(job.requests))
+        self._cut: ApiError | None = None
         self.choices = [
             Choice(index, job.text.for_choice(tokens), job.text.include_stop)
             for index in range(job.n * len(job.requests))
@@ -125,6 +132,20 @@ class Generation:
             completion_tokens=sum(choice.completion_tokens for choice in self.choices),
             cached_tokens=sum(map(_cached_tokens, by_prompt)),
         )
+
+    @property
+    def server_timing(self) -> dict[str, str]:
+        """The header that tells a client where the time went, once it is all over."""
+        stages = self._record.stages().items()
+        timing = ", ".join(f"{stage};dur={1000 * seconds:.1f}" for stage, seconds in stages)
+        return {"Server-Timing": timing} if timing else {}
+
+    def cut(self, error: ApiError) -> None:
+        """Withdraw what is unfinished; ``error`` is the answer."""
+        if self._cut is None and not self.finished:
+            self._cut = error
+            for request in self._job.requests:
+                self._engine.abort(request.request_id)
 
     async def next_deltas(self) -> list[ChoiceDelta]:
         """Wait for the engine's next batch, and take what else has come by then.
@@ -160,21 +181,27 @@ class Generation:
         if brought is None:
             if all(choice.finish_reason for choice in self.choices[prompt * n : (prompt + 1) * n]):
                 return []
-            raise engine_error("The engine ended the request early.")
+            raise self._cut or engine_error("The engine ended the request early.")
         if isinstance(brought, Exception):
             raise engine_error("The engine failed while it was serving this request.")
-        return [
-            self._feed(self.choices[prompt * n + output.index], prompt, output)
-            for output in brought
-            if self.choices[prompt * n + output.index].finish_reason is None
-        ]
+        deltas = []
+        for output in brought:
+            choice = self.choices[prompt * n + output.index]
+            if output.scheduled_at is not None:
+                self._record.scheduled(output.scheduled_at)
+                choice.cached_tokens = output.cached_tokens
+            if choice.finish_reason is None and (output.token_ids or output.finish_reason is not None):
+                deltas.append(self._feed(choice, prompt, output))
+        return deltas
 
     def _feed(self, choice: Choice, prompt: int, output: ChoiceOutput) -> ChoiceDelta:
         if output.finish_reason in (FinishReason.ERROR, FinishReason.ABORT):
             raise self._failure(output)
-        if output.token_ids and choice.cached_tokens is None and self._is_first(prompt):
+        if choice.cached_tokens is None:
+            choice.cached_tokens = output.cached_tokens
+        if output.token_ids and self._is_first(prompt):
             tokens = len(self._job.requests[prompt].prompt_token_ids)
-            self._record.prompt_computed(tokens, output.cached_tokens)
+            self._record.prompt_computed(tokens, choice.cached_tokens)
         before = choice.completion_tokens
         delta = choice.feed(output)
         self._record.tokens_generated(choice.index, choice.completion_tokens - before, output.tier)
@@ -185,11 +212,13 @@ class Generation:
         return delta
 
     def _is_first(self, prompt: int) -> bool:
-        """Whether none of a prompt's choices has had an output."""
+        """Whether none of a prompt's choices has had a token."""
         choices = self.choices[prompt * self._job.n : (prompt + 1) * self._job.n]
-        return all(choice.cached_tokens is None for choice in choices)
+        return not any(choice.completion_tokens for choice in choices)
 
     def _failure(self, output: ChoiceOutput) -> ApiError:
+        if self._cut is not None:
+            return self._cut
         if output.finish_reason is FinishReason.ABORT and self._engine.state is EngineState.DRAINING:
             return cut_off(output.error, self._engine.retry_after_seconds)
         return engine_error(output.error or "The engine withdrew the request.")
@@ -197,7 +226,11 @@ class Generation:
 
 @asynccontextmanager
 async def running(
-    engine: EngineClient, job: GenerationJob, tokens: TokenTable, record: RequestRecord
+    engine: EngineClient,
+    job: GenerationJob,
+    tokens: TokenTable,
+    record: RequestRecord,
+    limits: TimeLimits,
 ) -> AsyncIterator[Generation]:
     """Hand a job to the engine and see it through to its end. An empty one needs no engine.
 
@@ -214,15 +247,16 @@ async def running(
     generation = Generation(engine, job, tokens, record)
     pumps = [asyncio.create_task(generation.pump(*numbered)) for numbered in enumerate(streams)]
     record.admitted()
-    ending = FinishReason.ABORT
+    ending = "abort"
     try:
-        yield generation
-    except ApiError:
-        ending = FinishReason.ERROR
+        with limits.watching(generation, job, record):
+            yield generation
+    except ApiError as error:
+        ending = ENDINGS_BY_ERROR.get(error.rejection, "error")
         raise
     finally:
         if generation.finished:
-            ending = generation.reason
+            ending = generation.reason.value
         _withdraw(engine, job, generation, pumps, record, ending)
 
 
@@ -240,7 +274,7 @@ def _withdraw(
     generation: Generation,
     pumps: Sequence[asyncio.Task[None]],
     record: RequestRecord,
-    ending: FinishReason,
+    ending: str,
 ) -> None:
     for pump in pumps:
         pump.cancel()
@@ -248,8 +282,8 @@ def _withdraw(
     for prompt in sorted({choice.index // job.n for choice in unfinished}):
         engine.abort(job.requests[prompt].request_id)
     for _ in unfinished:
-        record.choice_finished(ending.value)
-    record.finished(ending.value)
+        record.choice_finished(ending if ending in ENDINGS else "timeout")
+    record.finished(ending)
 
 
 def _submit_all(engine: EngineClient, requests: Sequence[Request]) -> list[AsyncIterable[Batch]]:

@@ -10,6 +10,7 @@ from server.engine_client.protocol import EngineState, EngineUnavailable, QueueF
 
 INVALID_REQUEST = "invalid_request_error"
 SERVER_ERROR = "server_error"
+RATE_LIMIT = "rate_limit_error"
 
 SHOWN_CHARACTERS = 100
 """The most of a client's value that a message repeats."""
@@ -67,6 +68,26 @@ def unsupported_parameter(param: str, why: str = "is not supported by this serve
     return bad_request(f"The parameter '{param}' {why}.", "unsupported_parameter", param)
 
 
+def unauthorized(*, given: bool) -> ApiError:
+    """No key, or one that is not accepted; what was sent is not repeated."""
+    message = "The API key is not valid." if given else "An API key is needed: Authorization: Bearer KEY."
+    headers = {"WWW-Authenticate": "Bearer"}
+    return ApiError(401, message, code="invalid_api_key", headers=headers)
+
+
+def key_limit_reached(limit: int) -> ApiError:
+    """The caller's key has as many requests running as it may have."""
+    message = f"This API key may have {limit} requests running at once, and has."
+    return ApiError(
+        429,
+        message,
+        code="rate_limit_exceeded",
+        kind=RATE_LIMIT,
+        headers={"Retry-After": "1"},
+        rejection="rate_limit",
+    )
+
+
 def body_too_large(limit: int) -> ApiError:
     """A body over the limit, in bytes."""
     message = f"The request body is larger than the {limit} bytes this server accepts."
@@ -119,6 +140,27 @@ def engine_unavailable(error: EngineUnavailable) -> ApiError:
         case _:
             message = "The model is being loaded."
             return _later(message, "model_loading", error.retry_after_seconds, "loading")
+
+
+def queue_timeout(seconds: float, retry_after_seconds: float) -> ApiError:
+    """It waited as long as it may, and nothing of it has been computed."""
+    message = f"The request waited {seconds:g} seconds and could not be served."
+    return _later(message, "queue_timeout", retry_after_seconds, "queue_timeout")
+
+
+def deadline_passed(seconds: float) -> ApiError:
+    """It has taken as long as it may."""
+    message = f"The request was not finished within {seconds:g} seconds."
+    return ApiError(504, message, code="request_timeout", kind=SERVER_ERROR, rejection="timeout")
+
+
+def request_aborted() -> ApiError:
+    """Somebody had it ended; clients need not try again."""
+    message = "The request was aborted by another request to do so."
+    headers = {"x-should-retry": "false"}
+    return ApiError(
+        500, message, code="request_aborted", kind=SERVER_ERROR, headers=headers, rejection="abort"
+    )
 
 
 def cut_off(message: str, retry_after_seconds: float) -> ApiError:

@@ -5,6 +5,7 @@ Pure ASGI: Starlette's BaseHTTPMiddleware hides disconnects and copies every chu
 
 from __future__ import annotations
 
+import asyncio
 import logging
 import re
 import time
@@ -14,8 +15,8 @@ from collections.abc import Callable
 from starlette.datastructures import Headers, MutableHeaders
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from server.http.errors import ApiError, internal_error
-from server.http.exchange import Exchange
+from server.http.errors import cut_off, internal_error
+from server.http.exchange import Exchange, send_error
 from server.metrics.registry import Metrics
 
 REQUEST_ID = re.compile(r"[A-Za-z0-9._-]{1,128}")
@@ -50,19 +51,28 @@ class ExchangeMiddleware:
         respond = self._responder(exchange, send)
         try:
             await self._app(scope, receive, respond)
+        except asyncio.CancelledError:  # the server ends, and this is what it no longer waits for
+            if exchange.status is None:
+                await send_error(
+                    cut_off("The server shut down before the request was complete.", 1), scope, respond
+                )
         except Exception:  # the process edge: whatever it is, the client gets an answer
             logger.exception("fault while handling request %s", exchange.request_id)
             if exchange.status is not None:
                 raise
-            await send_error(internal_error(), respond)
+            await send_error(internal_error(), scope, respond)
         finally:
             self._end(exchange, _endpoint(scope))
 
     def _begin(self, scope: Scope) -> Exchange:
-        given = Headers(scope=scope).get("x-request-id", "")
+        headers = Headers(scope=scope)
+        given, clients_own = headers.get("x-request-id", ""), headers.get("x-client-request-id", "")
         request_id = given if REQUEST_ID.fullmatch(given) else uuid.uuid4().hex
         self._metrics.http_in_flight.inc()
-        return Exchange(request_id, scope["method"], scope["path"], self._clock())
+        exchange = Exchange(request_id, scope["method"], scope["path"], self._clock())
+        if REQUEST_ID.fullmatch(clients_own):
+            exchange.notes["client_id"] = clients_own
+        return exchange
 
     def _responder(self, exchange: Exchange, send: Send) -> Send:
         head = exchange.method == "HEAD"
@@ -88,19 +98,11 @@ class ExchangeMiddleware:
         self._metrics.http_seconds.labels(endpoint, method, status).observe(seconds)
         level = logging.DEBUG if exchange.path in PROBES else logging.INFO
         if logger.isEnabledFor(level):
-            notes = "".join(f" {name}={value}" for name, value in exchange.notes.items())
             path = exchange.path.encode("unicode_escape").decode()[:200]
-            line = f"{method} {path} {status} {1000 * seconds:.0f}ms id={exchange.request_id}{notes}"
-            logger.log(level, "%s", line)
-
-
-async def send_error(error: ApiError, send: Send) -> None:
-    """Answer with an error object."""
-    body = error.body()
-    headers = {"content-type": "application/json", "content-length": str(len(body)), **error.headers}
-    raw = [(name.lower().encode(), value.encode()) for name, value in headers.items()]
-    await send({"type": "http.response.start", "status": error.status, "headers": raw})
-    await send({"type": "http.response.body", "body": body})
+            fields = {"ms": round(1000 * seconds), "id": exchange.request_id, **exchange.notes}
+            line = "".join(f" {name}={value}" for name, value in fields.items())
+            extra = {"fields": {"method": method, "path": path, "status": status, **fields}}
+            logger.log(level, "%s %s %s%s", method, path, status, line, extra=extra)
 
 
 def _as_routed(scope: Scope, exchange: Exchange) -> Scope:

@@ -15,8 +15,8 @@ from server.metrics.families import PREFIX, Families
 from server.metrics.iteration_metrics import IterationMetrics
 
 ENDPOINTS = ("/v1/chat/completions", "/v1/completions")
-ENDINGS = ("stop", "length", "abort", "error")
-REJECTIONS = ("invalid", "too_large", "queue_full", "loading", "draining")
+ENDINGS = ("stop", "length", "abort", "error", "timeout")
+REJECTIONS = ("invalid", "too_large", "queue_full", "queue_timeout", "rate_limit", "loading", "draining")
 CPU = "cpu"
 """In place of a tier where there is no accelerator."""
 TIERS = (CPU, *Tier)
@@ -107,6 +107,14 @@ class Metrics:
             TOKEN_BUCKETS,
             tier=(*TIERS, MIXED),
         )
+        self.stage_seconds = {
+            stage: histogram(f"{stage}_time_seconds", text, LATENCY_BUCKETS)
+            for stage, text in (
+                ("queue", "From a request's arrival until the engine begins with it"),
+                ("prefill", "From there to its first token"),
+                ("decode", "From there to its last token"),
+            )
+        }
         self.latency = histogram(
             "e2e_request_latency_seconds", "From the request's arrival to its end", LATENCY_BUCKETS
         )

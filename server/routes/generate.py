@@ -11,13 +11,13 @@ from starlette.responses import Response
 
 from server.generation.answers import GenerationResponse, chat_response, completion_response
 from server.generation.job import GenerationJob
-from server.http.body import INLINE_BYTES, ClientDisconnected, check_content_type, decode_object, read_body
+from server.http.body import ClientDisconnected
 from server.http.errors import ApiError
+from server.routes.reading import read_request
 from server.schemas.chat import ChatCompletionRequest
 from server.schemas.completions import CompletionRequest
 from server.schemas.openapi import request_body, stream_responses
 from server.schemas.options import GenerationOptions
-from server.schemas.parsing import parse_request
 from server.schemas.responses import ChatCompletion, ChatCompletionChunk, Completion, CompletionChunk
 from server.services import Services
 from server.validation import chat_job, completion_job
@@ -79,16 +79,7 @@ async def _prepare(
     schema: type[Schema],
     make_job: Callable[[Schema, Services], Awaitable[GenerationJob]],
 ) -> GenerationJob:
-    check_content_type(request.headers)
-    limit = int(services.settings.max_body_mib * 1024 * 1024)
-    body = await read_body(request.receive, request.headers, limit)
-    parse = partial(_parse, schema, body)
-    parsed = await services.worker.run(len(body), parse, inline=INLINE_BYTES)
-    return await make_job(parsed, services)
-
-
-def _parse(schema: type[Schema], body: bytes) -> Schema:
-    return parse_request(schema, decode_object(body))
+    return await make_job(await read_request(request, services, schema), services)
 
 
 class NoResponse(Response):

@@ -18,17 +18,15 @@ def operations_router(services: Services) -> APIRouter:
 
     @router.get("/health", responses={200: {"model": Health}, 503: {"model": Health}})
     async def health() -> Response:
-        """Whether this process works: 503 only when its engine is gone for good."""
-        state = services.engine.state
-        failed = state is EngineState.FAILED
-        body = Health(status="failed" if failed else "ok", engine=state.value)
-        return JSONResponse(body.model_dump(), 503 if failed else 200)
+        """Whether this process works: 503 when its engine is gone for good, or has work and does none."""
+        body = _health(services)
+        return JSONResponse(body.model_dump(), 200 if body.status == "ok" else 503)
 
     @router.get("/ready", responses=error_responses(503))
     async def ready() -> Health:
         """Whether requests are taken now."""
         ready_engine(services)
-        return Health(status="ok", engine=services.engine.state.value)
+        return _health(services)
 
     @router.get("/metrics", response_class=Response, responses={200: {"content": {"text/plain": {}}}})
     async def metrics(request: Request) -> Response:
@@ -42,3 +40,19 @@ def operations_router(services: Services) -> APIRouter:
         return Version(version=services.version)
 
     return router
+
+
+def _health(services: Services) -> Health:
+    engine = services.engine.health
+    failed = services.engine.state is EngineState.FAILED
+    return Health(
+        status="failed" if failed else "stalled" if engine.stalled else "ok",
+        engine=services.engine.state.value,
+        requests=engine.requests,
+        heartbeat_age=_rounded(engine.heartbeat_age),
+        iteration_age=_rounded(engine.iteration_age),
+    )
+
+
+def _rounded(age: float | None) -> float | None:
+    return None if age is None else round(age, 3)

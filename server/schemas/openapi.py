@@ -13,6 +13,13 @@ from server.schemas.base import Body
 from server.schemas.chat import ChatCompletionRequest
 from server.schemas.completions import CompletionRequest
 from server.schemas.responses import ChatCompletionChunk, CompletionChunk, ErrorAnswer
+from server.schemas.tokens import (
+    AbortAnyRequest,
+    AbortRequest,
+    ApplyTemplateRequest,
+    DetokenizeRequest,
+    TokenizeRequest,
+)
 
 REF = "#/components/schemas/{model}"
 
@@ -44,7 +51,10 @@ def describe(app: FastAPI) -> dict[str, Any]:
         document = get_openapi(
             title=app.title, version=app.version, description=app.description, routes=app.routes
         )
-        bodies: tuple[type[BaseModel], ...] = (ChatCompletionRequest, CompletionRequest)
+        bodies: tuple[type[BaseModel], ...] = (
+            *(ChatCompletionRequest, CompletionRequest, TokenizeRequest, DetokenizeRequest),
+            *(ApplyTemplateRequest, AbortRequest, AbortAnyRequest),
+        )
         chunks: tuple[type[BaseModel], ...] = (ChatCompletionChunk, CompletionChunk)
         modes: list[Any] = [(model, "validation") for model in bodies + chunks]
         _, definitions = models_json_schema(modes, ref_template=REF)

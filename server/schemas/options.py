@@ -20,7 +20,7 @@ BOOKKEEPING = "For the caller's own bookkeeping; OpenAI defines no effect"
 
 UNSUPPORTED_EVERYWHERE = frozenset(
     {
-        *("add_special_tokens", "allowed_token_ids", "bad_words", "cache_prompt", "deadline_ms", "grammar"),
+        *("add_special_tokens", "allowed_token_ids", "bad_words", "cache_prompt", "grammar"),
         *("guided_choice", "guided_decoding_backend", "guided_grammar", "guided_json", "guided_regex"),
         *("guided_whitespace_pattern", "json_schema", "kv_tier_hint", "kv_transfer_params"),
         *("length_penalty", "logits_processors", "mirostat", "n_predict", "prompt_logprobs", "regex"),
@@ -120,6 +120,17 @@ class GenerationOptions(Body):
     cache_salt: Annotated[
         Text, Field(max_length=1024, description="Extension; the prefix cache is shared within a salt only")
     ] = ""
+
+    deadline_ms: (
+        Annotated[
+            int,
+            Field(
+                strict=True, ge=1, le=2**31 - 1, description="Extension; milliseconds until it is given up"
+            ),
+            INTEGRAL,
+        ]
+        | None
+    ) = None
 
     @property
     def stops(self) -> tuple[str, ...]:

@@ -17,7 +17,7 @@ class ErrorDetails(Answer):
     """What went wrong."""
 
     message: str
-    type: Literal["invalid_request_error", "server_error"]
+    type: Literal["invalid_request_error", "rate_limit_error", "server_error"]
     param: str | None
     code: str | None
 
@@ -198,10 +198,13 @@ class ModelList(Answer):
 
 
 class Health(Answer):
-    """Whether the process is alive, and in what state its engine is."""
+    """Whether the process is alive, and in what state its engine is. Ages are seconds."""
 
-    status: str
+    status: Literal["ok", "stalled", "failed"]
     engine: str
+    requests: int
+    heartbeat_age: float | None
+    iteration_age: float | None
 
 
 class Version(Answer):

@@ -7,14 +7,16 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import jinja2
 
 from engine.model_error import ModelError
 from server.text.content_format import ContentFormat, content_format
 from server.text.template_environment import template_environment
-from server.text.tokenizer.tokenizer import Tokenizer
+
+if TYPE_CHECKING:
+    from server.text.tokenizer.tokenizer import Tokenizer
 
 RESERVED_VARIABLES = frozenset({"messages", "tools", "add_generation_prompt"})
 """Names that a client's own template variables can't take."""
@@ -34,6 +36,15 @@ class ChatTemplateError(ValueError):
 
 
 @dataclass(frozen=True, slots=True)
+class TemplateSources:
+    """What a ``ChatTemplate`` is made of."""
+
+    by_name: Mapping[str, str]
+    special_tokens: Mapping[str, str]
+    where: object = "the model"
+
+
+@dataclass(frozen=True, slots=True)
 class _Variant:
     """One compiled template and what it expects."""
 
@@ -50,6 +61,7 @@ class ChatTemplate:
         special_tokens: template variables like ``bos_token``.
         where: names the templates' origin in error messages.
         now: the clock for templates that mention the date.
+        protect: what becomes of a client's values before the template sees them.
 
     Raises:
         ModelError: a source is no valid Jinja.
@@ -62,8 +74,10 @@ class ChatTemplate:
         special_tokens: Mapping[str, str] | None = None,
         where: object = "the model",
         now: Callable[[], datetime] = datetime.now,
+        protect: Callable[[Any], Any] = lambda value: value,
     ) -> None:
         self._environment = template_environment(now)
+        self._protect = protect
         self._special_tokens = dict(special_tokens or {})
         self._variants = {name: self._compile(name, source, where) for name, source in sources.items()}
 
@@ -95,9 +109,10 @@ class ChatTemplate:
         if "messages" in variables:
             raise ChatTemplateError("a template variable can't be named messages")
         variant = self._variant(with_tools=bool(tools))
-        context = {"documents": None, **self._special_tokens, **variables}
-        context |= {"tools": tools, "add_generation_prompt": add_generation_prompt}
-        context["messages"] = [_prepared(message, variant) for message in messages]
+        prepared = [_prepared(message, variant) for message in messages]
+        context = {"documents": None, **self._special_tokens, **self._protect(variables)}
+        context |= {"tools": self._protect(tools), "add_generation_prompt": add_generation_prompt}
+        context["messages"] = self._protect(prepared)
         try:
             return variant.template.render(context)
         except _TEMPLATE_FAULTS as error:
@@ -129,21 +144,31 @@ class ChatTemplate:
         return _Variant(template, content_format(parsed), "developer" in source)
 
 
-def load_chat_template(tokenizer: Tokenizer, override: Path | None = None) -> ChatTemplate:
+def template_sources(tokenizer: Tokenizer, override: Path | None = None) -> TemplateSources:
     """The chat template that came with a model's tokenizer, or the one in a file given instead.
+
+    Raises:
+        ModelError: the file can't be read.
+    """
+    if override is None:
+        return TemplateSources(tokenizer.chat_templates, tokenizer.special_tokens)
+    try:
+        source = override.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise ModelError(f"{override}: the chat template can't be read: {error}") from error
+    return TemplateSources({"default": source}, tokenizer.special_tokens, override)
+
+
+def load_chat_template(tokenizer: Tokenizer, override: Path | None = None) -> ChatTemplate:
+    """The same, compiled.
 
     A model without one still gets a ChatTemplate, whose ``render`` says so: it can do completions.
 
     Raises:
         ModelError: the template is no valid Jinja, or the file can't be read.
     """
-    if override is None:
-        return ChatTemplate(tokenizer.chat_templates, special_tokens=tokenizer.special_tokens)
-    try:
-        source = override.read_text(encoding="utf-8")
-    except (OSError, UnicodeDecodeError) as error:
-        raise ModelError(f"{override}: the chat template can't be read: {error}") from error
-    return ChatTemplate({"default": source}, special_tokens=tokenizer.special_tokens, where=override)
+    found = template_sources(tokenizer, override)
+    return ChatTemplate(found.by_name, special_tokens=found.special_tokens, where=found.where)
 
 
 def _prepared(message: Message, variant: _Variant) -> dict[str, Any]:

@@ -17,7 +17,7 @@ from scheduler.messages import Loading
 from server.daemon.listener import ListenError, bind, listen, url
 from server.daemon.loading_progress import LoadingProgress
 from server.daemon.stop_signals import StopSignals
-from server.lifecycle import start_message
+from server.lifecycle import printable, start_message
 
 
 class Terminal(io.StringIO):
@@ -123,6 +123,7 @@ def test_every_option_of_the_engine_reaches_it(tmp_path: Path) -> None:
         tpot_limit=0.1,
         host_tpot_limit=0.2,
         log_level="debug",
+        log_format="json",
     )
     start = start_message(settings, ModelSource("gguf", tmp_path / "m.gguf", "m"))
     assert (start.model_kind, start.model_path, start.model_name) == ("gguf", str(tmp_path / "m.gguf"), "m")
@@ -130,3 +131,7 @@ def test_every_option_of_the_engine_reaches_it(tmp_path: Path) -> None:
     assert len(shared) == 20
     for name in shared:
         assert getattr(start, name) == getattr(settings, name) != getattr(Settings(), name)
+
+
+def test_a_file_name_that_is_no_text_can_be_shown() -> None:
+    assert printable(os.fsdecode(b"model-\xff-\xc3\xa4")) == "model-\ufffd-ä"

@@ -7,15 +7,20 @@ from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass, field
 from types import SimpleNamespace
 
+from tokenizers import AddedToken
+
 from configs.settings import Settings
 from scheduler.messages import EngineFacts, SchedulerStats
 from scheduler.tier import Tier
 from scheduler.types import ChoiceOutput, FinishReason, Request, RequestId, TokenLogprobs
 from server.engine_client.protocol import EngineDied, EngineState, EngineUnavailable, QueueFull
+from server.engine_client.pulse import EngineHealth
+from server.http.keys import KeyRing
 from server.metrics.registry import Metrics
 from server.services import Services
 from server.text.chat_template import ChatTemplate
 from server.text.sampling_defaults import SamplingDefaults
+from server.text.template_process import InPlace
 from server.text.tokenizer import Tokenizer, Vocabulary
 
 MODEL = "org/tiny"
@@ -42,8 +47,20 @@ def encode(text: str) -> list[int]:
 class ByteBackend:
     """The part of ``tokenizers.Tokenizer`` that the server's Tokenizer uses."""
 
+    mark = ""
+
+    def add_special_tokens(self, tokens: list[AddedToken]) -> None:
+        (self.mark,) = (token.content for token in tokens)
+
+    def token_to_id(self, token: str) -> int:
+        return VOCAB
+
     def encode_batch_fast(self, texts: list[str], add_special_tokens: bool) -> list[SimpleNamespace]:
-        return [SimpleNamespace(ids=encode(text)) for text in texts]
+        return [SimpleNamespace(ids=self.encode(text)) for text in texts]
+
+    def encode(self, text: str) -> list[int]:
+        before, mark, after = text.partition(self.mark)
+        return [*encode(before), VOCAB, *self.encode(after)] if mark else encode(text)
 
 
 def byte_tokenizer() -> Tokenizer:
@@ -99,6 +116,8 @@ class FakeEngine:
     """Seconds between batches."""
     held: bool = False
     """While true, requests are queued and get nothing."""
+    scheduled_at: Callable[[], float] | None = None
+    """When requests are given a place; they say so before their first token then."""
     queue_limit: int = 1000
     cached_tokens: int = 0
     die_after: int | None = None
@@ -112,12 +131,14 @@ class FakeEngine:
     state: EngineState = EngineState.READY
     facts: EngineFacts | None = FACTS
     stats: SchedulerStats | None = None
+    health: EngineHealth = EngineHealth()  # noqa: RUF009 - frozen
     retry_after_seconds: float = 5.0
     requests: list[Request] = field(default_factory=list)
     """All that were submitted."""
     live: dict[RequestId, set[int]] = field(default_factory=dict)
     """Unfinished choices of each live request."""
     aborted: list[tuple[RequestId, int | None]] = field(default_factory=list)
+    flushes: int = 0
     produced: dict[RequestId, int] = field(default_factory=dict)
     """Batches that each request has got."""
 
@@ -130,6 +151,9 @@ class FakeEngine:
         self.live[request.request_id] = set(range(request.n))
         return self._play(request)
 
+    def flush_cache(self) -> None:
+        self.flushes += 1
+
     def abort(self, request_id: RequestId, index: int | None = None) -> None:
         if request_id not in self.live:
             return
@@ -141,9 +165,14 @@ class FakeEngine:
     async def _play(self, request: Request) -> AsyncIterator[tuple[ChoiceOutput, ...]]:
         scripts = [self.script(request, choice) for choice in range(request.n)]
         position, batches = 0, 0
+        if self.scheduled_at is not None:
+            yield tuple(
+                ChoiceOutput(request_id=request.request_id, index=index, scheduled_at=self.scheduled_at())
+                for index in range(request.n)
+            )
         while request.request_id in self.live:
             await asyncio.sleep(self.pause)
-            while self.held:
+            while self.held and request.request_id in self.live:
                 await asyncio.sleep(0.001)
             if self.die_after == batches:
                 raise self.death("killed")
@@ -206,7 +235,7 @@ def logprobs_of(token: int, wanted: int) -> TokenLogprobs:
     return TokenLogprobs(token, -2.0, top)
 
 
-def make_services(engine: FakeEngine, **settings: object) -> Services:
+def make_services(engine: FakeEngine, keys: KeyRing | None = None, **settings: object) -> Services:
     """Services over a fake engine; every draw of a seed gives the next number."""
     tokenizer = byte_tokenizer()
     seeds = iter(range(1000, 10**9))
@@ -215,10 +244,11 @@ def make_services(engine: FakeEngine, **settings: object) -> Services:
         model_name=MODEL,
         engine=engine,
         tokenizer=tokenizer,
-        chat_template=ChatTemplate(tokenizer.chat_templates),
+        chat_template=InPlace(ChatTemplate(tokenizer.chat_templates, protect=tokenizer.plain_text.protect)),
         sampling_defaults=SamplingDefaults(),
         metrics=Metrics(MODEL),
         engine_restarts=lambda: 0,
         version="1.2.3",
+        keys=keys or KeyRing(),
         draw_seed=lambda: next(seeds),
     )

@@ -344,3 +344,18 @@ def test_a_body_that_does_not_come_is_not_waited_for(monkeypatch):
         received = receive_all(connection)
         assert received.startswith(b"HTTP/1.1 408 ") and b'"request_timeout"' in received
         assert server.metric('requests_rejected_total{model_name="org/tiny",reason="invalid"}') == 1
+
+
+def test_a_half_sent_body_is_answered_when_the_server_ends(
+    caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("server.daemon.http_server.CLOSING_TIME", 0.1)
+    with live_server(FakeEngine()) as server, server.connect() as client:
+        client.sendall(post("/v1/completions", {"model": MODEL, "prompt": "x"})[:-3])
+        eventually(lambda: server.metric("http_requests_in_flight") == 2)
+        server.http.close()
+        answer = b""
+        while piece := client.recv(65536):
+            answer += piece
+    assert answer.startswith(b"HTTP/1.1 503 ") and b'"server_draining"' in answer
+    assert "Exception in ASGI" not in caplog.text and "Traceback" not in caplog.text

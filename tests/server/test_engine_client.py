@@ -439,3 +439,18 @@ def alive(process_id: int) -> bool:
     with contextlib.suppress(FileNotFoundError, ProcessLookupError):
         return Path(f"/proc/{process_id}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
     return False
+
+
+def test_an_engine_that_does_nothing_is_stalled_while_there_is_work() -> None:
+    async def test() -> None:
+        async with engine(start_message(), stall_timeout=0.05) as (client, _):
+            await asyncio.sleep(0.1)
+            assert not client.health.stalled
+            stream = client.submit(request("a", fake.SILENT))
+            assert not client.health.stalled
+            await until(lambda: client.health.stalled)
+            assert client.health.requests == 1
+            client.abort(stream.request_id)
+            assert not client.health.stalled
+
+    run(test())

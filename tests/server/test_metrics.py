@@ -256,7 +256,7 @@ async def test_the_tiers_in_figures(http, engine):
 async def test_latency_by_tier(engine):
     """Of three requests, the last one moves to the host after its first token."""
     ticks = itertools.count(step=0.25)
-    services = dataclasses.replace(make_services(engine), clock=lambda: next(ticks))
+    services = dataclasses.replace(make_services(engine, queue_timeout=0), clock=lambda: next(ticks))
     transport = httpx.ASGITransport(create_app(services))
     engine.script = alphabet
     async with httpx.AsyncClient(transport=transport, base_url="http://test") as http:
@@ -362,7 +362,10 @@ async def test_http_figures_hold_no_client_input(http):
 async def test_engine_restarts_and_times_come_from_the_services(engine):
     ticks = itertools.count(step=0.25)
     services = dataclasses.replace(
-        make_services(engine), engine_restarts=lambda: 3, clock=lambda: next(ticks), now=lambda: 1.7e9
+        make_services(engine, queue_timeout=0),
+        engine_restarts=lambda: 3,
+        clock=lambda: next(ticks),
+        now=lambda: 1.7e9,
     )
     transport = httpx.ASGITransport(create_app(services))
     async with httpx.AsyncClient(transport=transport, base_url="http://test") as http:
@@ -384,7 +387,8 @@ async def test_one_log_line_a_request(http, caplog):
     await http.get("/a%0ab")
     first, second = (record.getMessage() for record in caplog.records if record.name == "server.access")
     assert first.startswith("POST /v1/completions 200 ")
-    assert "id=my-id prompt=2 cached=0 output=3 ttft=" in first and first.endswith("reason=length")
+    assert " id=my-id model=" in first and " prompt=2 cached=0 output=3 " in first
+    assert " ttft_ms=" in first and first.endswith("reason=length")
     assert "\n" not in second and " 404 " in second
     assert json.dumps(BODY["prompt"]) not in first
 

@@ -6,7 +6,7 @@ from collections import deque
 
 from scheduler.clock import VirtualClock
 from scheduler.iteration_loop import IterationLoop
-from scheduler.messages import AbortRequest, AddRequest, IterationOutput
+from scheduler.messages import AbortRequest, AddRequest, FlushCache, IterationOutput, Order
 from scheduler.plan import IterationPlan, IterationResult
 from scheduler.scheduler import Limits, Scheduler
 from scheduler.types import FinishReason, Request, RequestId, SamplingParams
@@ -18,11 +18,11 @@ LIMITS = Limits(host_pages=32, page_size=4, max_running=4, max_batch_tokens=32, 
 class Script:
     """An inbox that answers each call with the next entry, then says the server is gone."""
 
-    def __init__(self, *takes: list[AddRequest | AbortRequest]) -> None:
+    def __init__(self, *takes: list[Order]) -> None:
         self.takes = deque(takes)
         self.waits: list[bool] = []
 
-    def take(self, wait: bool) -> list[AddRequest | AbortRequest]:
+    def take(self, wait: bool) -> list[Order]:
         self.waits.append(wait)
         if not self.takes:
             raise EOFError
@@ -91,7 +91,8 @@ def test_an_abort_while_waiting_is_published_at_once():
     )
     script = Script([AddRequest(long)], [AbortRequest(RequestId("a"), 1)], [AbortRequest(RequestId("a"))], [])
     published, _executor = run(script)
-    assert [(one.index, one.finish_reason) for one in published[1].outputs] == [(1, FinishReason.ABORT)]
+    ended = [(one.index, one.finish_reason) for one in published[1].outputs]
+    assert ended == [(1, FinishReason.ABORT), (0, None)], "and the first choice has a place"
     assert published[-1].stats.host_pages_used == 0
 
 
@@ -103,3 +104,16 @@ def test_a_broken_request_ends_alone():
     assert first == [("b", 0, FinishReason.ERROR), ("b", 1, FinishReason.ERROR)]
     assert "context_length" in published[0].outputs[0].error
     assert published[2].outputs[0].finish_reason is FinishReason.LENGTH
+
+
+def test_a_flushed_cache_finds_no_prefix_that_nobody_uses():
+    prompt = tuple(range(20))
+
+    def ask(name: str) -> AddRequest:
+        params = SamplingParams(max_tokens=1, seed=0)
+        return AddRequest(Request(request_id=RequestId(name), prompt_token_ids=prompt, sampling=params))
+
+    published, _ = run(Script([ask("a")], [], [ask("b")], [], [FlushCache()], [ask("c")], []))
+    kept = [one.stats.host_pages_cached for one in published]
+    assert max(kept) == 5 and 0 in kept[kept.index(5) :]
+    assert published[-1].stats.prefix_hits_total == 16, "b found a's, c found nothing"

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import msgspec
 import pytest
 
+from configs.effects import ACCELERATOR_OPTIONS
 from configs.loader import (
-    ACCELERATOR_OPTIONS,
     LoadedSettings,
     SettingsError,
     describe,
@@ -205,3 +206,63 @@ def test_description_is_a_config_file_that_gives_the_same_settings(tmp_path: Pat
 def test_queue_limit_follows_max_running_unless_given() -> None:
     assert Settings(max_running=3).queue_limit == 12
     assert Settings(max_running=3, max_queue=0).queue_limit == 0
+
+
+def test_lists_come_from_repeated_flags_from_commas_and_from_yaml(tmp_path: Path) -> None:
+    assert load_settings({"api_key": ["a", "b"]}, {}).settings.api_key == ("a", "b")
+    assert load_settings({}, {"TANDEM_API_KEY": "a, b,"}).settings.api_key == ("a", "b")
+    assert from_yaml(tmp_path, "cors_origin: [https://a.example, '*']").settings.cors_origin == (
+        "https://a.example",
+        "*",
+    )
+    with pytest.raises(SettingsError, match="expected a list, each an origin"):
+        load_settings({"cors_origin": ["a.example"]}, {})
+
+
+@pytest.mark.parametrize("key", ["s3cret key", "s3cr\u00e9t", "s3cret\n", "", "s3cret,s3cret"])
+def test_secrets_are_never_shown(key: str) -> None:
+    with pytest.raises(SettingsError, match="flag --api-key: what it gives is not allowed") as error:
+        load_settings({"api_key": ["good", key]}, {})
+    assert "s3cr" not in str(error.value)
+    shown = describe(load_settings({"api_key": ["s3cret", "other"]}, {}))
+    assert "s3cret" not in shown
+    assert re.search(r"^# api_key: 2 not shown +# flag --api-key$", shown, re.MULTILINE)
+
+
+def test_what_kubernetes_makes_of_a_service_name_is_ignored() -> None:
+    links = {
+        "TANDEM_PORT": "tcp://10.0.0.1:80",
+        "TANDEM_SERVICE_HOST": "10.0.0.1",
+        "TANDEM_SERVICE_PORT": "80",
+        "TANDEM_SERVICE_PORT_HTTP": "80",
+        "TANDEM_PORT_80_TCP": "tcp://10.0.0.1:80",
+        "TANDEM_PORT_80_TCP_PROTO": "tcp",
+        "TANDEM_PORT_80_TCP_PORT": "80",
+        "TANDEM_PORT_80_TCP_ADDR": "10.0.0.1",
+        "TANDEM_CPU_PORT": "tcp://10.0.0.2:80",
+        "TANDEM_CPU_SERVICE_HOST": "10.0.0.2",
+    }
+    loaded = load_settings({}, {**links, "TANDEM_MAX_RUNNING": "3"})
+    assert loaded.settings == Settings(max_running=3)
+    (warning,) = loaded.warnings
+    assert all(name in warning for name in links)
+    assert load_settings({}, {"TANDEM_PORT": "81"}).settings.port == 81
+    for wrong in ({"TANDEM_PORT": "eighty"}, {"TANDEM_PORTS": "tcp://10.0.0.1:80"}, {"TANDEM_SERVICE": "x"}):
+        with pytest.raises(SettingsError):
+            load_settings({}, wrong)
+
+
+@pytest.mark.parametrize(
+    ("flags", "message"),
+    [
+        ({"uds": "/x", "port": "1"}, "flag --port: the server listens on a Unix socket"),
+        ({"admin_key": "k"}, "flag --admin-key: there is no second listener without --admin-port"),
+        ({"tls_key": "k"}, "flag --tls-key: there is no TLS without --tls-cert"),
+        ({"tls_client_auth": "required"}, "flag --tls-client-auth: there is no TLS"),
+        ({"tls_cert": "c", "tls_client_auth": "required"}, "--tls-ca and --tls-client-auth go together"),
+        ({"tls_cert": "c", "tls_ca": "a"}, "--tls-ca and --tls-client-auth go together"),
+    ],
+)
+def test_options_without_effect_are_refused(flags: dict[str, str], message: str) -> None:
+    with pytest.raises(SettingsError, match=message):
+        load_settings(flags, {})

@@ -5,7 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 
 import tokenizers
+from tokenizers import AddedToken
 
+from server.text.plain_text import PlainText
 from server.text.tokenizer.vocabulary import Vocabulary
 
 
@@ -32,6 +34,12 @@ class Tokenizer:
         self._prefix = list(prefix_ids)
         self._suffix = list(suffix_ids)
         self.vocabulary = vocabulary
+        self.plain_text = PlainText(
+            vocabulary.token_bytes(token_id).decode(errors="replace") for token_id in vocabulary.special_ids
+        )
+        """What users write in place of special tokens, and how it is kept from becoming them."""
+        backend.add_special_tokens([AddedToken(self.plain_text.mark, normalized=False, special=True)])
+        self._mark_id = backend.token_to_id(self.plain_text.mark)
         self.bos_id = bos_id
         self.eos_id = eos_id
         self.special_tokens = dict(special_tokens or {})
@@ -68,7 +76,8 @@ class Tokenizer:
         return self.vocabulary.is_special(token_id)
 
     def encode(self, text: str, add_special: bool = True) -> list[int]:
-        """Token ids of a text. Special tokens spelled out in it become those tokens.
+        """Token ids of a text. Special tokens spelled out in it become those tokens, but for those
+        that ``plain_text.protect`` has marked.
 
         Runs mostly without the GIL, so a worker thread can encode while the event loop goes on.
 
@@ -84,6 +93,8 @@ class Tokenizer:
         _refuse_surrogates(text)
         # A single encode would keep the GIL for the whole text; the batch call lets go of it.
         ids: list[int] = self._backend.encode_batch_fast([text], add_special_tokens=False)[0].ids
+        if self.plain_text.mark in text:
+            ids = [token_id for token_id in ids if token_id != self._mark_id]
         return self._with_special(ids) if add_special else ids
 
     def decode_bytes(self, token_ids: Iterable[int], skip_special: bool = True) -> bytes:
