@@ -18,7 +18,7 @@ namespace {
 
 using namespace tandem;
 
-constexpr WeightFormat kFormats[] = {
+constexpr WeightFormat kWeights[] = {
     WeightFormat::float32, WeightFormat::float16, WeightFormat::bfloat16, WeightFormat::q4_0,
     WeightFormat::q4_1,    WeightFormat::q5_0,    WeightFormat::q5_1,     WeightFormat::q8_0,
     WeightFormat::q4_k,    WeightFormat::q5_k,    WeightFormat::q6_k};
@@ -132,6 +132,6 @@ void check_rounding(const Expect& expect) {
 
 void check_dense(const Expect& expect) {
     for (const Kernels* kernels : available_kernels())
-        for (const WeightFormat format : kFormats) check_format(expect, kernels->name, format);
+        for (const WeightFormat format : kWeights) check_format(expect, kernels->name, format);
     check_rounding(expect);
 }

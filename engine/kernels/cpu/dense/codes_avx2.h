@@ -1,5 +1,6 @@
 // Codes of weights and their products with activations, eight outputs at a time.
 
+#define TANDEM_UNROLL _Pragma("GCC unroll 8")  // so that arrays of vectors are registers
 using Codes = __m256i;
 using Ints = __m256i;
 

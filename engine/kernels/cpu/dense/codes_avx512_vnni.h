@@ -1,5 +1,6 @@
 // Codes of weights and their products with activations, sixteen outputs at a time.
 
+#define TANDEM_UNROLL _Pragma("GCC unroll 8")  // so that arrays of vectors are registers
 using Codes = __m512i;
 using Ints = __m512i;
 
@@ -23,9 +24,9 @@ constexpr bool kUnsignedCodes = true;
 // Adds the products of groups First .. Last - 1 to each row's sums. Rows take turns: a sum waits for the one before.
 template <int Bits, int First, int Last, int Rows>
 inline void add_products(Ints (&sums)[Rows], const Codes (&codes)[kGroups], const ActivationBlock* rows) {
-#pragma GCC unroll 8
+    TANDEM_UNROLL
     for (int g = First; g < Last; ++g) {
-#pragma GCC unroll 8
+        TANDEM_UNROLL
         for (int r = 0; r < Rows; ++r) {
             int32_t four;
             std::memcpy(&four, rows[r].codes + 4 * g, 4);

@@ -1,5 +1,6 @@
 // Codes of weights and their products with activations, four outputs at a time.
 
+#define TANDEM_UNROLL _Pragma("GCC unroll 8")  // so that arrays of vectors are registers
 using Codes = uint8x16_t;
 using Ints = int32x4_t;
 

@@ -1,5 +1,6 @@
 // Codes of weights and their products with activations, four outputs at a time, in plain C++.
 
+#define TANDEM_UNROLL
 struct Codes {
     uint8_t v[4 * W];
 };

@@ -7,11 +7,11 @@ constexpr int kParts = kTileOutputs / W;  // of a tile, a register each
 template <int Bits>
 inline void unpack(const char* lines, Codes (&codes)[kGroups]) {
     if constexpr (Bits == 8) {
-#pragma GCC unroll 8
+        TANDEM_UNROLL
         for (int g = 0; g < kGroups; ++g) codes[g] = load_codes(lines + 64 * g);
         return;
     }
-#pragma GCC unroll 4
+    TANDEM_UNROLL
     for (int g = 0; g < 4; ++g) {
         const Codes both = load_codes(lines + 64 * g);
         codes[g] = low_bits(both);
@@ -29,7 +29,7 @@ inline void unpack(const char* lines, Codes (&codes)[kGroups]) {
         codes[7] = add_bits<-3, 16>(codes[7], plane);
     }
     if constexpr (Bits == 6) {
-#pragma GCC unroll 2
+        TANDEM_UNROLL
         for (int half = 0; half < 2; ++half) {
             const Codes plane = load_codes(lines + 256 + 64 * half);
             codes[4 * half] = add_bits<4, 48>(codes[4 * half], plane);
@@ -169,14 +169,13 @@ void multiply_floats(const TileSpan& span) {
             if (part == 0 && span.prefetch)
                 prefetch_ahead(reinterpret_cast<const char*>(weights), pairs * 2 * kTileOutputs * int(sizeof(Element)));
             Vec partial[Rows];
-#pragma GCC unroll 8
+            for (int r = 0; r < Rows; ++r) partial[r] = splat(0.0f);
             for (int i = 0; i < pairs; ++i, weights += 2 * kTileOutputs) {
                 Vec first, second;
                 load_pair(weights, &first, &second);
-#pragma GCC unroll 8
+                TANDEM_UNROLL
                 for (int r = 0; r < Rows; ++r) {
-                    const Vec x = splat(lines[r].values[2 * i]);
-                    partial[r] = i == 0 ? mul(first, x) : fma(first, x, partial[r]);
+                    partial[r] = fma(first, splat(lines[r].values[2 * i]), partial[r]);
                     partial[r] = fma(second, splat(lines[r].values[2 * i + 1]), partial[r]);
                 }
             }
