@@ -128,7 +128,7 @@ def test_every_option_of_the_engine_reaches_it(tmp_path: Path) -> None:
     start = start_message(settings, ModelSource("gguf", tmp_path / "m.gguf", "m"))
     assert (start.model_kind, start.model_path, start.model_name) == ("gguf", str(tmp_path / "m.gguf"), "m")
     shared = set(Settings.__struct_fields__) & set(start.__struct_fields__)
-    assert len(shared) == 20
+    assert len(shared) == 21
     for name in shared:
         assert getattr(start, name) == getattr(settings, name) != getattr(Settings(), name)
 
