@@ -53,7 +53,7 @@ def dense_attention(
 ) -> tuple[Tensor, float]:
     """float64: q [n, heads, dim] of positions from ``start``; kv [start + n, 2, kv_heads, dim].
 
-    Also what float32 may be off by: a score's rounding grows with the score, and moves the weights by as much.
+    Also what float32 may be off by: a score's rounding grows with it, and moves the weights by as much.
     """
     group = q.shape[1] // kv.shape[2]
     keys, values = kv.double().repeat_interleave(group, dim=2).unbind(1)
