@@ -31,7 +31,8 @@ def without_effect(settings: Settings, origins: Mapping[str, str]) -> str | None
                 return f"{origins[name]}: there is no accelerator to plan for; add --device emulated"
     if settings.uds is not None:
         for name in ADDRESS_OPTIONS:
-            if _is_changed(settings, name):
+            # Container images set the address in the environment, for those who say nothing else.
+            if _is_changed(settings, name) and not origins[name].startswith("environment"):
                 return f"{origins[name]}: the server listens on a Unix socket ({origins['uds']}) instead"
     if settings.admin_port is None:
         for name in ADMIN_OPTIONS:

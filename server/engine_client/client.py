@@ -149,6 +149,14 @@ class SupervisedEngineClient:
         self._rate.started(self._clock())
         return stream
 
+    def check_room(self) -> None:
+        """Whether a short request would be taken.
+
+        Raises:
+            QueueFull: it would not.
+        """
+        self._refuse_if_queue_full(1)
+
     def abort(self, request_id: RequestId, index: int | None = None) -> None:
         """Withdraw a request, or one choice of it; its stream ends without waiting for the engine."""
         stream = self._streams.get(request_id)

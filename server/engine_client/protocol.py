@@ -81,6 +81,9 @@ class EngineClient(Protocol):
     def retry_after_seconds(self) -> float:
         """When it is worth asking again while no requests are taken: whole seconds from 1 to 60."""
 
+    def check_room(self) -> None:
+        """Raises ``QueueFull`` if a short request would be refused now."""
+
     def submit(self, request: Request) -> OutputStream:
         """Hand a request over. Raises ``EngineUnavailable`` or ``QueueFull``."""
 
