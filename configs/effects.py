@@ -38,6 +38,8 @@ def without_effect(settings: Settings, origins: Mapping[str, str]) -> str | None
         for name in ADMIN_OPTIONS:
             if _is_changed(settings, name):
                 return f"{origins[name]}: there is no second listener without --admin-port"
+    if settings.max_requests_per_key and not settings.api_key and settings.api_key_file is None:
+        return f"{origins['max_requests_per_key']}: there are no keys; add --api-key or --api-key-file"
     return _tls(settings, origins)
 
 

@@ -120,9 +120,11 @@ class SupervisedEngineClient:
 
     @property
     def retry_after_seconds(self) -> float:
-        """When it is worth asking again while no requests are taken: whole seconds from 1 to 60."""
+        """When it is worth asking again: whole seconds from 1 to 60."""
         if self._state is EngineState.DRAINING:
             return bounded_retry(self._loading.whole())  # by the server's successor
+        if self._state is EngineState.READY:
+            return self._rate.seconds_for(len(self._streams), self._clock())
         return bounded_retry(self._loading.left(self._clock()))
 
     # -- requests
