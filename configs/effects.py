@@ -31,12 +31,15 @@ def without_effect(settings: Settings, origins: Mapping[str, str]) -> str | None
                 return f"{origins[name]}: there is no accelerator to plan for; add --device emulated"
     if settings.uds is not None:
         for name in ADDRESS_OPTIONS:
-            if _is_changed(settings, name):
+            # Container images set the address in the environment, for those who say nothing else.
+            if _is_changed(settings, name) and not origins[name].startswith("environment"):
                 return f"{origins[name]}: the server listens on a Unix socket ({origins['uds']}) instead"
     if settings.admin_port is None:
         for name in ADMIN_OPTIONS:
             if _is_changed(settings, name):
                 return f"{origins[name]}: there is no second listener without --admin-port"
+    if settings.max_requests_per_key and not settings.api_key and settings.api_key_file is None:
+        return f"{origins['max_requests_per_key']}: there are no keys; add --api-key or --api-key-file"
     return _tls(settings, origins)
 
 

@@ -18,7 +18,7 @@ import msgspec
 from msgspec import inspect
 
 from configs.effects import without_effect
-from configs.service_links import without_service_links
+from configs.environment import without_service_links
 from configs.settings import Settings
 
 ENVIRONMENT_PREFIX = "TANDEM_"

@@ -133,6 +133,10 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     # -- HTTP
     host: Annotated[Text, Meta(description="Address to listen on")] = "127.0.0.1"
     port: Annotated[int, Meta(ge=0, le=65535, description="Port to listen on; 0 takes a free one")] = 8000
+    root_path: Annotated[
+        Annotated[str, Meta(pattern=r"^(/[A-Za-z0-9._~-]+)+\Z", extra={"words": "a path like /llm"})] | None,
+        Meta(description="Path below which everything is found, too, as behind a proxy"),
+    ] = None
     uds: Annotated[
         Text | None, Meta(description="Unix socket to listen on instead of an address and port")
     ] = None

@@ -45,6 +45,6 @@ def create_admin_app(services: Services, keys: KeyRing) -> FastAPI:
         services.engine.flush_cache()
         return Flushed(flushed=True)
 
-    app.add_middleware(AuthenticationMiddleware, keys=keys)
+    app.add_middleware(AuthenticationMiddleware, keys=keys, name="admin_key")
     app.add_middleware(ExchangeMiddleware, metrics=services.metrics, clock=services.clock)
     return app

@@ -57,6 +57,7 @@ def bare_app(services: Services, title: str) -> FastAPI:
         title=title,
         version=services.version,
         description=DESCRIPTION,
+        servers=None if services.settings.root_path is None else [{"url": services.settings.root_path}],
         docs_url=None,
         redoc_url=None,
         redirect_slashes=False,
@@ -85,7 +86,12 @@ def _surround(app: FastAPI, services: Services) -> None:
             allow_headers=("*",),
             expose_headers=EXPOSED_HEADERS,
         )
-    app.add_middleware(ExchangeMiddleware, metrics=services.metrics, clock=services.clock)
+    app.add_middleware(
+        ExchangeMiddleware,
+        metrics=services.metrics,
+        clock=services.clock,
+        root_path=settings.root_path,
+    )
 
 
 async def _answer_nobody(*_: object) -> Response:

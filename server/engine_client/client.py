@@ -120,9 +120,11 @@ class SupervisedEngineClient:
 
     @property
     def retry_after_seconds(self) -> float:
-        """When it is worth asking again while no requests are taken: whole seconds from 1 to 60."""
+        """When it is worth asking again: whole seconds from 1 to 60."""
         if self._state is EngineState.DRAINING:
             return bounded_retry(self._loading.whole())  # by the server's successor
+        if self._state is EngineState.READY:
+            return self._rate.seconds_for(len(self._streams), self._clock())
         return bounded_retry(self._loading.left(self._clock()))
 
     # -- requests
@@ -148,6 +150,14 @@ class SupervisedEngineClient:
         self._idle.clear()
         self._rate.started(self._clock())
         return stream
+
+    def check_room(self) -> None:
+        """Whether a short request would be taken.
+
+        Raises:
+            QueueFull: it would not.
+        """
+        self._refuse_if_queue_full(1)
 
     def abort(self, request_id: RequestId, index: int | None = None) -> None:
         """Withdraw a request, or one choice of it; its stream ends without waiting for the engine."""

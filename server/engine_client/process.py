@@ -20,6 +20,7 @@ from typing import Self
 
 import msgspec
 
+from configs.environment import inherited_environment
 from engine.thread_environment import THREAD_ENVIRONMENT
 from scheduler.messages import MAX_MESSAGE_BYTES, FromEngine, ToEngine
 
@@ -74,7 +75,7 @@ class EngineProcess:
                 stdin=asyncio.subprocess.DEVNULL,
                 pass_fds=(theirs.fileno(),),
                 start_new_session=True,
-                env={**THREAD_ENVIRONMENT, **os.environ, "PYTHONPATH": import_path},
+                env={**THREAD_ENVIRONMENT, **inherited_environment(), "PYTHONPATH": import_path},
             )
             on_failure.pop_all()
         reader, writer = await asyncio.open_unix_connection(sock=ours)

@@ -79,7 +79,10 @@ class EngineClient(Protocol):
 
     @property
     def retry_after_seconds(self) -> float:
-        """When it is worth asking again while no requests are taken: whole seconds from 1 to 60."""
+        """When it is worth asking again: whole seconds from 1 to 60."""
+
+    def check_room(self) -> None:
+        """Raises ``QueueFull`` if a short request would be refused now."""
 
     def submit(self, request: Request) -> OutputStream:
         """Hand a request over. Raises ``EngineUnavailable`` or ``QueueFull``."""

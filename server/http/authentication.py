@@ -26,12 +26,16 @@ class AuthenticationMiddleware:
         app: the application.
         keys: that are accepted.
         open_paths: that need none.
+        name: of a key's number in the log.
     """
 
-    def __init__(self, app: ASGIApp, keys: KeyRing, open_paths: frozenset[str] = OPEN_PATHS) -> None:
+    def __init__(
+        self, app: ASGIApp, keys: KeyRing, open_paths: frozenset[str] = OPEN_PATHS, name: str = "key"
+    ) -> None:
         self._app = app
         self._keys = keys
         self._open = open_paths
+        self._name = name
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Let through, or answer 401."""
@@ -45,7 +49,7 @@ class AuthenticationMiddleware:
                 return
             exchange = exchange_of(scope)
             exchange.key = key
-            exchange.notes["key"] = key.number
+            exchange.notes[self._name] = key.number
         await self._app(scope, receive, send)
 
 

@@ -34,12 +34,20 @@ class ExchangeMiddleware:
         app: the application.
         metrics: told of each request.
         clock: monotonic seconds.
+        root_path: a prefix of paths that makes no difference.
     """
 
-    def __init__(self, app: ASGIApp, metrics: Metrics, clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(
+        self,
+        app: ASGIApp,
+        metrics: Metrics,
+        clock: Callable[[], float] = time.monotonic,
+        root_path: str | None = None,
+    ) -> None:
         self._app = app
         self._metrics = metrics
         self._clock = clock
+        self._root_path = root_path
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Handle one connection scope; only HTTP ones are surrounded."""
@@ -47,7 +55,7 @@ class ExchangeMiddleware:
             await self._app(scope, receive, send)
             return
         exchange = self._begin(scope)
-        scope = _as_routed(scope, exchange)
+        scope = _as_routed(scope, exchange, self._root_path)
         respond = self._responder(exchange, send)
         try:
             await self._app(scope, receive, respond)
@@ -101,17 +109,21 @@ class ExchangeMiddleware:
             path = exchange.path.encode("unicode_escape").decode()[:200]
             fields = {"ms": round(1000 * seconds), "id": exchange.request_id, **exchange.notes}
             line = "".join(f" {name}={value}" for name, value in fields.items())
-            extra = {"fields": {"method": method, "path": path, "status": status, **fields}}
+            extra = {
+                "fields": {"method": method, "path": path, "status": exchange.status or status, **fields}
+            }
             logger.log(level, "%s %s %s%s", method, path, status, line, extra=extra)
 
 
-def _as_routed(scope: Scope, exchange: Exchange) -> Scope:
+def _as_routed(scope: Scope, exchange: Exchange, root_path: str | None) -> Scope:
     """A copy, because the HTTP server goes on using its own scope."""
     routed = {**scope, "exchange": exchange}
     if scope["method"] == "HEAD":
         routed["method"] = "GET"
-    if len(scope["path"]) > 1:
-        routed["path"] = scope["path"].rstrip("/") or "/"
+    if root_path is not None and scope["path"].startswith(root_path + "/"):
+        routed["path"] = scope["path"].removeprefix(root_path)
+    if len(routed["path"]) > 1:
+        routed["path"] = routed["path"].rstrip("/") or "/"
     return routed
 
 

@@ -5,7 +5,8 @@ from __future__ import annotations
 from fastapi import APIRouter, Request
 from starlette.responses import JSONResponse, Response
 
-from server.engine_client.protocol import EngineState
+from server.engine_client.protocol import EngineState, QueueFull
+from server.http.errors import queue_full
 from server.schemas.openapi import error_responses
 from server.schemas.responses import Health, Version
 from server.services import Services
@@ -26,6 +27,10 @@ def operations_router(services: Services) -> APIRouter:
     async def ready() -> Health:
         """Whether requests are taken now."""
         ready_engine(services)
+        try:
+            services.engine.check_room()
+        except QueueFull as error:
+            raise queue_full(error) from None
         return _health(services)
 
     @router.get("/metrics", response_class=Response, responses={200: {"content": {"text/plain": {}}}})

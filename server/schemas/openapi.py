@@ -49,7 +49,11 @@ def describe(app: FastAPI) -> dict[str, Any]:
     """The OpenAPI document of all routes, made once."""
     if app.openapi_schema is None:
         document = get_openapi(
-            title=app.title, version=app.version, description=app.description, routes=app.routes
+            title=app.title,
+            version=app.version,
+            description=app.description,
+            routes=app.routes,
+            servers=app.servers or None,
         )
         bodies: tuple[type[BaseModel], ...] = (
             *(ChatCompletionRequest, CompletionRequest, TokenizeRequest, DetokenizeRequest),

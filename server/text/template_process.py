@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Protocol
 
+from configs.environment import inherited_environment
 from engine.model_error import ModelError
 from server.text.chat_template import ChatTemplate, ChatTemplateError, Message, TemplateSources
 from server.text.plain_text import PlainText
@@ -83,7 +84,7 @@ class TemplateProcess:
             stdin=asyncio.subprocess.PIPE,
             stdout=asyncio.subprocess.PIPE,
             start_new_session=True,
-            env={**os.environ, "PYTHONPATH": import_path},
+            env={**inherited_environment(), "PYTHONPATH": import_path},
         )
         try:
             await self._ask(
@@ -122,7 +123,10 @@ class TemplateProcess:
         }
         async with self._turn:
             if self._process is None:
-                await self.start()
+                try:
+                    await self.start()
+                except (ModelError, OSError) as error:
+                    raise ChatTemplateError(f"the chat template's process did not start: {error}") from error
             return await self._ask(request, PATIENCE * self.seconds)
 
     async def close(self) -> None:

@@ -151,6 +151,10 @@ class FakeEngine:
         self.live[request.request_id] = set(range(request.n))
         return self._play(request)
 
+    def check_room(self) -> None:
+        if len(self.live) >= self.queue_limit:
+            raise QueueFull(3.4)
+
     def flush_cache(self) -> None:
         self.flushes += 1
 

@@ -35,7 +35,7 @@ async def test_a_line_tells_all_but_the_texts(
     answer = await http.post("/v1/completions", json=BODY, headers=headers)
     line = line_of(caplog)
     assert line["logger"] == "server.access" and line["level"] == "info" and str(line["time"]).endswith("Z")
-    assert (line["method"], line["path"], line["status"]) == ("POST", "/v1/completions", "200")
+    assert (line["method"], line["path"], line["status"]) == ("POST", "/v1/completions", 200)
     assert (line["id"], line["client_id"], line["response"]) == ("mine", "theirs", answer.json()["id"])
     assert (line["model"], line["reason"]) == (MODEL, "length")
     assert (line["prompt"], line["cached"], line["output"]) == (8, 0, 3)

@@ -15,6 +15,7 @@ from server.app import create_app
 from server.schemas.chat import ROLES, ChatCompletionRequest
 from server.schemas.completions import CompletionRequest
 from server.schemas.responses import ChatCompletion, Completion, ErrorAnswer
+from server.schemas.tokens import AbortRequest, ApplyTemplateRequest, DetokenizeRequest, TokenizeRequest
 from tests.server.fakes import MODEL, FakeEngine, alphabet, make_services
 from tests.server.sse import events, joined
 
@@ -71,7 +72,9 @@ right = {
 
 def bodies(schema: type, required: dict) -> st.SearchStrategy:
     """Required fields, some right ones, and now and then a field with anything in it."""
-    names = st.sampled_from([*schema.model_fields, "tools", "unknown"])
+    names = st.sampled_from(
+        [*(name for name in schema.model_fields if name != "deadline_ms"), "tools", "unknown"]
+    )
     wild = st.just({}) | st.dictionaries(names, values, max_size=1)
     common = st.fixed_dictionaries(required, optional=right)
     return st.builds(lambda base, more: {**more, **base}, common, wild)
@@ -129,8 +132,34 @@ def test_any_json(loop, client, engine, path, body):
     check(loop, client, engine, path, body)
 
 
+OTHERS = {
+    "/tokenize": TokenizeRequest,
+    "/detokenize": DetokenizeRequest,
+    "/apply-template": ApplyTemplateRequest,
+    "/abort_request": AbortRequest,
+}
+other_fields = sorted({name for schema in OTHERS.values() for name in schema.model_fields})
+
+
 @quick
-@given(st.sampled_from([CHAT, COMPLETIONS]), st.binary(max_size=40) | st.text(max_size=40).map(json.dumps))
+@given(
+    st.sampled_from(sorted(OTHERS)),
+    st.dictionaries(
+        st.sampled_from(other_fields), values | messages | st.lists(st.integers(0, 300)), max_size=3
+    ),
+)
+def test_other_bodies(loop, client, path, body):
+    answer = loop.run(client.post(path, json=body))
+    assert answer.status_code in (200, 400, 404), answer.text
+    if answer.status_code != 200:
+        ErrorAnswer.model_validate_json(answer.content)
+
+
+@quick
+@given(
+    st.sampled_from([CHAT, COMPLETIONS, *OTHERS]),
+    st.binary(max_size=40) | st.text(max_size=40).map(json.dumps),
+)
 def test_any_bytes(loop, client, engine, path, content):
     headers = {"content-type": "application/json"}
     answer = loop.run(client.post(path, content=content, headers=headers))

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import httpx
 import pytest
 
+from server.app import create_app
 from server.schemas.chat import ChatCompletionRequest
 from server.schemas.responses import ErrorAnswer, Health, ModelList
-from tests.server.fakes import MODEL
+from tests.server.fakes import MODEL, make_services
 
 pytestmark = pytest.mark.anyio
 
@@ -111,3 +113,24 @@ def _references(value: object) -> list[str]:
     if isinstance(value, list):
         return [reference for child in value for reference in _references(child)]
     return []
+
+
+async def test_a_full_queue_is_not_ready(http, engine):
+    engine.queue_limit = 0
+    answer = await http.get("/ready")
+    assert (answer.status_code, answer.json()["error"]["code"]) == (503, "server_overloaded")
+    assert answer.headers["retry-after"] == "4"
+    assert (await http.get("/health")).status_code == 200
+
+
+@pytest.mark.parametrize(
+    "path", ["/llm/v1/models", "/llm/health", "/llm/openapi.json", "/v1/models", "/llm/v1/models/"]
+)
+async def test_everything_is_under_the_root_path_too(engine, path):
+    transport = httpx.ASGITransport(create_app(make_services(engine, root_path="/llm")))
+    async with httpx.AsyncClient(transport=transport, base_url="http://test") as http:
+        assert (await http.get(path)).status_code == 200
+        missing = await http.get("/llmx/v1/models")
+        document = (await http.get("/openapi.json")).json()
+    assert missing.status_code == 404 and "/llmx/v1/models" in missing.json()["error"]["message"]
+    assert document["servers"] == [{"url": "/llm"}]

@@ -52,12 +52,12 @@ async def test_a_request_that_waits_too_long_is_refused(engine: FakeEngine) -> N
     assert not [one for one in answer.extensions["counted"] if one.startswith("tandem_requests_finished")]
 
 
-@pytest.mark.parametrize("settings", [{"queue_timeout": 0.02}, {"queue_timeout": 0.0}])
+@pytest.mark.parametrize("settings", [{"queue_timeout": 0.5}, {"queue_timeout": 0.0}])
 async def test_a_long_prompt_that_is_being_computed_does_not_wait(
     engine: FakeEngine, settings: dict[str, float]
 ) -> None:
     engine.held, engine.scheduled_at = True, time.monotonic
-    asyncio.get_running_loop().call_later(0.06, setattr, engine, "held", False)
+    asyncio.get_running_loop().call_later(0.7, setattr, engine, "held", False)
     answer = await answered(engine, BODY, **settings)
     assert answer.status_code == 200
     assert answer.json()["usage"]["completion_tokens"] == 6
@@ -86,8 +86,8 @@ async def test_the_sooner_deadline_counts(
 
 
 async def test_a_stream_ends_with_an_error_event(engine: FakeEngine) -> None:
-    engine.script, engine.pause = alphabet, 0.005
-    answer = await answered(engine, {**BODY, "stream": True, "deadline_ms": 50})
+    engine.script, engine.pause = alphabet, 0.02
+    answer = await answered(engine, {**BODY, "stream": True, "deadline_ms": 800})
     *chunks, error, done = [line[6:] for line in answer.text.splitlines() if line.startswith("data: ")]
     assert answer.status_code == 200 and chunks and done == "[DONE]"
     assert json.loads(error)["error"]["code"] == "request_timeout"

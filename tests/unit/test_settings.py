@@ -257,6 +257,7 @@ def test_what_kubernetes_makes_of_a_service_name_is_ignored() -> None:
     [
         ({"uds": "/x", "port": "1"}, "flag --port: the server listens on a Unix socket"),
         ({"admin_key": "k"}, "flag --admin-key: there is no second listener without --admin-port"),
+        ({"max_requests_per_key": "2"}, "flag --max-requests-per-key: there are no keys"),
         ({"tls_key": "k"}, "flag --tls-key: there is no TLS without --tls-cert"),
         ({"tls_client_auth": "required"}, "flag --tls-client-auth: there is no TLS"),
         ({"tls_cert": "c", "tls_client_auth": "required"}, "--tls-ca and --tls-client-auth go together"),

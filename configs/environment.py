@@ -1,11 +1,13 @@
-"""Variables that Kubernetes puts into the pods beside a service named like this program.
+"""Variables that look like settings and are none, and those that are not for child processes.
 
+Kubernetes puts variables into pods beside a service named like this program.
 For a service ``tandem`` it makes TANDEM_PORT=tcp://10.0.0.1:80, TANDEM_SERVICE_HOST and others ("service
 links"), which look like settings and are none.
 """
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import Mapping
 
@@ -34,3 +36,8 @@ def _is_link(name: str, value: str, prefix: str) -> bool:
     if not _NAME.fullmatch(rest):
         return False
     return bool(_ADDRESS.fullmatch(value)) or "SERVICE_" in rest or bool(re.search(r"PORT_\d", rest))
+
+
+def inherited_environment(prefix: str = "TANDEM_") -> dict[str, str]:
+    """This process's environment without the settings, among which are keys: children get what they need."""
+    return {name: value for name, value in os.environ.items() if not name.startswith(prefix)}
