@@ -11,6 +11,8 @@ VENV := .venv
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip
 NATIVE := $(wildcard engine/kernels/cpu/*)
+# A process for each core, four at most; each begins with neighbours, which share what they load.
+WORKERS := -n logical --maxprocesses 4 --dist worksteal
 
 .PHONY: help serve test test-slow test-native bench clean
 
@@ -29,7 +31,7 @@ test: $(VENV)/installed-dev
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
-	$(BIN)/python -m pytest $(ARGS)
+	$(BIN)/python -m pytest $(WORKERS) $(ARGS)
 
 test-slow: $(VENV)/installed-dev
 	$(BIN)/python -m pytest -m slow $(ARGS)
