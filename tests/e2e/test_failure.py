@@ -53,7 +53,8 @@ class Reader(threading.Thread):
 
 @pytest.fixture
 def own_daemon():
-    with Daemon("--host-kv-pages", "600") as daemon:
+    # On a busy machine a request that is let finish takes longer than the default 30 s.
+    with Daemon("--host-kv-pages", "600", "--drain-timeout", "90") as daemon:
         yield daemon
 
 
@@ -94,7 +95,7 @@ def test_sigterm_drains(own_daemon: Daemon):
             refusal = response if response.status_code == 503 else None
     assert refusal is not None and refusal.json()["error"]["code"] == "server_draining"
     assert int(refusal.headers["Retry-After"]) >= 1
-    reader.join(30)
+    reader.join(90)
     assert reader.frames[-1] == "[DONE]"
     assert json.loads(reader.frames[-2])["choices"][0]["finish_reason"] == "length"
     assert own_daemon.process.wait(20) == 0
