@@ -156,6 +156,9 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
         Annotated[int, Meta(ge=0, le=2**31 - 1)] | None,
         Meta(description="Requests that may wait; more get 503. Default: 4 * --max-running"),
     ] = None
+    max_prompt_tokens: Annotated[
+        Count | None, Meta(description="Longest prompt; longer ones get 400. Default: the context")
+    ] = None
     max_queued_tokens: Annotated[
         Limit, Meta(description="Prompt tokens that may wait with them; more get 503. 0: no limit")
     ] = 0

@@ -53,6 +53,7 @@ async def chat_job(body: ChatCompletionRequest, services: Services) -> Generatio
     if body.top_logprobs and not body.logprobs:
         raise bad_request("'top_logprobs' needs 'logprobs' to be true.", "invalid_value", "top_logprobs")
     prompt = await chat_prompt(body, services, facts)
+    _check_prompt_length(len(prompt), services, "messages")
     room = facts.context_length - len(prompt)
     wanted = body.max_tokens if body.max_completion_tokens is None else body.max_completion_tokens
     least = int(wanted != 0)
@@ -86,6 +87,7 @@ async def completion_job(body: CompletionRequest, services: Services) -> Generat
     _check_prompt_count(len(body.prompt), body.n, services)
     prompts = await completion_prompts(body, services, facts)
     for prompt in prompts:
+        _check_prompt_length(len(prompt), services, "prompt")
         if len(prompt) + body.max_tokens > facts.context_length:
             raise context_length_exceeded(facts.context_length, len(prompt), body.max_tokens, "prompt")
     return _job(
@@ -118,6 +120,13 @@ def _check_ids(token_ids: Sequence[int], facts: EngineFacts, param: str) -> None
     if token_ids and max(token_ids) >= facts.vocab_size:
         message = f"'{param}' has token id {shorten(max(token_ids))}, but ids end at {facts.vocab_size - 1}."
         raise bad_request(message, "invalid_value", param)
+
+
+def _check_prompt_length(tokens: int, services: Services, param: str) -> None:
+    limit = services.settings.max_prompt_tokens
+    if limit is not None and tokens > limit:
+        message = f"The prompt has {tokens} tokens, but this server takes at most {limit}."
+        raise bad_request(message, "context_length_exceeded", param)
 
 
 def _check_prompt_count(prompts: int, n: int, services: Services) -> None:

@@ -36,6 +36,9 @@ class OutOfTime(Exception):
 def main() -> int:
     """Answer until standard input ends."""
     _limit_memory()
+    for number in (signal.SIGINT, signal.SIGTERM):
+        # They are for the server, which may still want prompts while it drains; input ends with it.
+        signal.signal(number, signal.SIG_IGN)
     signal.signal(signal.SIGPROF, _out_of_time)
     requests, answers = sys.stdin.buffer, sys.stdout.buffer
     sys.stdout = sys.stderr

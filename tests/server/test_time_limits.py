@@ -113,3 +113,12 @@ async def test_what_is_done_in_time_is_not_cut(engine: FakeEngine) -> None:
 )
 async def test_what_may_wait(limits: QueueLimits, prompts: list[int], allowed: bool) -> None:
     assert limits.allow(prompts) == allowed
+
+
+@pytest.mark.parametrize(("prompt", "status"), [("x" * 20, 200), ("x" * 21, 400), ([1] * 21, 400)])
+async def test_a_prompt_has_a_longest_length(engine: FakeEngine, prompt: object, status: int) -> None:
+    answer = await answered(engine, {**BODY, "prompt": prompt}, max_prompt_tokens=20)
+    assert answer.status_code == status
+    if status == 400:
+        error = ErrorAnswer.model_validate_json(answer.content).error
+        assert (error.code, error.param) == ("context_length_exceeded", "prompt")
