@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from engine.batch import make_batch
 from engine.runner import Runner
-from engine.sampled_tokens import sampled_tokens
+from engine.wanted_logits import tokens_and_scores, wanted_of
 from scheduler.plan import IterationPlan, IterationResult
 
 
@@ -33,9 +33,8 @@ class TorchExecutor:
         if self._result is not None:
             raise RuntimeError(f"iteration {self._result.iteration} has not been collected")
         logits = self._runner.run(make_batch(plan.sequences, self._runner.storage.page_size))
-        wanted = [(each.sequence_id, each.sample) for each in plan.sequences if each.sample is not None]
-        tokens = sampled_tokens(logits, wanted, self._eos_token_ids)
-        self._result = IterationResult(plan.iteration, tuple(tokens))
+        tokens, scores = tokens_and_scores(logits, wanted_of(plan.sequences), self._eos_token_ids)
+        self._result = IterationResult(plan.iteration, tuple(tokens), scores=tuple(scores))
 
     def collect(self) -> IterationResult:
         """The result of the submitted plan.
