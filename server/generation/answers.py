@@ -115,6 +115,7 @@ class GenerationResponse(Response):
             **self._format.envelope(chunk=False),
             "choices": [self._format.choice(index, parts) for index, parts in enumerate(deltas)],
             "usage": usage_json(generation.usage),
+            **(self._format.beside_choices(deltas[0][0]) if deltas[0][0].prompt is not None else {}),
         }
 
 

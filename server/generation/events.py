@@ -44,8 +44,16 @@ class EventStream:
         """One frame for each chunk; none for deltas with nothing to see."""
         head, encode, end = self._head, msgspec.json.encode, self._end_of_chunk
         return b"".join(
-            [head + encode(entry) + end for delta in deltas for entry in self._format.chunk_choices(delta)]
+            [
+                head + encode(entry) + (end if delta.prompt is None else self._end_about_prompt(delta))
+                for delta in deltas
+                for entry in self._format.chunk_choices(delta)
+            ]
         )
+
+    def _end_about_prompt(self, delta: ChoiceDelta) -> bytes:
+        more = msgspec.json.encode(self._format.beside_choices(delta))[1:-1]
+        return b"]," + more + self._end_of_chunk[1:] if more else self._end_of_chunk
 
     def ending(self, generation: Generation) -> bytes:
         """What follows the last choice's end."""
