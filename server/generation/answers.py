@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from contextlib import AbstractAsyncContextManager
 from typing import Any
 
@@ -10,8 +9,9 @@ import msgspec
 from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
-from server.generation.events import SSE_HEADERS, EventStream, error_frames, send_events
-from server.generation.formats import ChatFormat, CompletionFormat, Format, usage_json
+from server.generation.answer import Answer
+from server.generation.events import SSE_HEADERS, EventStream, send_events
+from server.generation.formats import ChatFormat, CompletionFormat
 from server.generation.job import GenerationJob
 from server.generation.request_record import RequestRecord
 from server.generation.running import ChoiceDelta, Generation, running
@@ -20,7 +20,6 @@ from server.http.errors import ApiError
 from server.http.exchange import exchange_of
 from server.http.writer import ClientStalled, ResponseWriter, drop_connection, until_disconnect
 from server.services import Services
-from server.text.tokenizer import TokenTable
 
 
 class GenerationResponse(Response):
@@ -29,19 +28,14 @@ class GenerationResponse(Response):
     Args:
         job: what to generate.
         services: what to generate it with.
-        make_format: ``ChatFormat`` or ``CompletionFormat``.
+        answer: how it is written.
     """
 
-    def __init__(
-        self,
-        job: GenerationJob,
-        services: Services,
-        make_format: Callable[[GenerationJob, TokenTable], Format],
-    ) -> None:
+    def __init__(self, job: GenerationJob, services: Services, answer: Answer) -> None:
         super().__init__()
         self._job = job
         self._services = services
-        self._format = make_format(job, services.tokenizer)
+        self._answer = answer
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Run the job; stop it at once when the client goes or does not read."""
@@ -51,34 +45,51 @@ class GenerationResponse(Response):
         try:
             await until_disconnect(receive, respond(scope, writer))
         except ClientDisconnected:
+            self._answer.abandoned()
             exchange_of(scope).notes["client"] = "gone"
         except ClientStalled:
+            self._answer.abandoned()
             exchange_of(scope).notes["client"] = "stalled"
             await drop_connection(scope, receive)
 
     async def _stream(self, scope: Scope, writer: ResponseWriter) -> None:
-        events = EventStream(self._format, include_usage=self._job.include_usage)
+        answer = self._answer
         try:
             async with self._running(scope) as generation:
+                opening = answer.admitted()
                 await writer.start({**SSE_HEADERS, **self._job.headers})
-                await send_events(generation, events, writer, self._services.settings.sse_keepalive)
+                if opening:
+                    await writer.write(opening)
+                await send_events(generation, answer, writer, self._services.settings.sse_keepalive)
         except ApiError as error:
             if not writer.started:
                 raise
-            await writer.write(error_frames(error), last=True)
+            await writer.write(answer.broken_off(error), last=True)
 
     async def _whole(self, scope: Scope, writer: ResponseWriter) -> None:
-        deltas: list[list[ChoiceDelta]] = [[] for _ in range(self._job.n * len(self._job.requests))]
-        async with self._running(scope) as generation:
-            while not generation.finished:
-                for delta in await generation.next_deltas():
-                    deltas[delta.index].append(delta)
-        body = msgspec.json.encode(self._response(deltas, generation))
+        body = msgspec.json.encode(await self._body(scope))
         length = str(len(body))
         await writer.start(
             {"content-type": "application/json", "content-length": length, **self._job.headers}
         )
         await writer.write(body, last=True)
+
+    async def _body(self, scope: Scope) -> dict[str, Any]:
+        deltas: list[list[ChoiceDelta]] = [[] for _ in range(self._job.n * len(self._job.requests))]
+        admitted = False
+        try:
+            async with self._running(scope) as generation:
+                self._answer.admitted()
+                admitted = True
+                while not generation.finished:
+                    for delta in await generation.next_deltas():
+                        deltas[delta.index].append(delta)
+        except ApiError as error:
+            body = self._answer.failed(error, deltas) if admitted else None
+            if body is None:
+                raise
+            return body
+        return self._answer.whole(deltas, generation)
 
     def _running(self, scope: Scope) -> AbstractAsyncContextManager[Generation]:
         services = self._services
@@ -92,20 +103,14 @@ class GenerationResponse(Response):
         )
         return running(services.engine, self._job, services.tokenizer, record)
 
-    def _response(self, deltas: list[list[ChoiceDelta]], generation: Generation) -> dict[str, Any]:
-        return {
-            **self._format.envelope(chunk=False),
-            "choices": [self._format.choice(index, parts) for index, parts in enumerate(deltas)],
-            "usage": usage_json(generation.usage),
-            **(self._format.beside_choices(deltas[0][0]) if deltas[0][0].prompt is not None else {}),
-        }
-
 
 def chat_response(job: GenerationJob, services: Services) -> GenerationResponse:
     """The response to a chat request."""
-    return GenerationResponse(job, services, ChatFormat)
+    format = ChatFormat(job, services.tokenizer)
+    return GenerationResponse(job, services, EventStream(format, include_usage=job.include_usage))
 
 
 def completion_response(job: GenerationJob, services: Services) -> GenerationResponse:
     """The response to a completion request."""
-    return GenerationResponse(job, services, CompletionFormat)
+    format = CompletionFormat(job, services.tokenizer)
+    return GenerationResponse(job, services, EventStream(format, include_usage=job.include_usage))

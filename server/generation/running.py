@@ -20,7 +20,7 @@ from server.engine_client.protocol import (
 )
 from server.generation.job import Echo, GenerationJob
 from server.generation.request_record import RequestRecord
-from server.http.errors import ApiError, cut_off, engine_error, engine_unavailable, queue_full
+from server.http.errors import SERVER_ERROR, ApiError, cut_off, engine_error, engine_unavailable, queue_full
 from server.text.choice_text import ChoiceText
 from server.text.tokenizer import TokenTable
 
@@ -47,6 +47,13 @@ class ChoiceDelta:
     prompt: tuple[TokenLogprobs, ...] | None = None
     """Set in a choice's first delta if the prompt is part of the answer: the delta is about the prompt then.
     Of its tokens but the first, if they were asked for. In ``logprobs`` the first is there, but unknown."""
+
+
+class WithdrawnError(ApiError):
+    """Somebody who is not the client ended the request."""
+
+    def __init__(self) -> None:
+        super().__init__(500, "The engine withdrew the request.", code="engine_error", kind=SERVER_ERROR)
 
 
 @dataclass(frozen=True, slots=True)
@@ -226,6 +233,8 @@ class Generation:
     def _failure(self, output: ChoiceOutput) -> ApiError:
         if output.finish_reason is FinishReason.ABORT and self._engine.state is EngineState.DRAINING:
             return cut_off(output.error, self._engine.retry_after_seconds)
+        if output.finish_reason is FinishReason.ABORT:
+            return WithdrawnError()
         return engine_error(output.error or "The engine withdrew the request.")
 
 
@@ -252,6 +261,8 @@ async def running(
     ending = FinishReason.ABORT
     try:
         yield generation
+    except WithdrawnError:
+        raise
     except ApiError:
         ending = FinishReason.ERROR
         raise
