@@ -24,7 +24,7 @@ from server.engine_client.protocol import (
 from server.generation.job import Echo, GenerationJob
 from server.generation.request_record import RequestRecord
 from server.generation.time_limits import TimeLimits
-from server.http.errors import ApiError, cut_off, engine_error, engine_unavailable, queue_full
+from server.http.errors import SERVER_ERROR, ApiError, cut_off, engine_error, engine_unavailable, queue_full
 from server.metrics.registry import ENDINGS
 from server.text.choice_text import ChoiceText
 from server.text.tokenizer import TokenTable
@@ -56,6 +56,14 @@ class ChoiceDelta(msgspec.Struct, frozen=True):
     prompt: tuple[TokenLogprobs, ...] | None = None
     """Set in a choice's first delta if the prompt is part of the answer: the delta is about the prompt then.
     Of its tokens but the first, if they were asked for. In ``logprobs`` the first is there, but unknown."""
+
+
+class WithdrawnError(ApiError):
+    """Somebody who is not the client ended the request."""
+
+    def __init__(self) -> None:
+        message = "The engine withdrew the request."
+        super().__init__(500, message, code="engine_error", kind=SERVER_ERROR, rejection="abort")
 
 
 @dataclass(frozen=True, slots=True)
@@ -252,6 +260,8 @@ class Generation:
             return self._cut
         if output.finish_reason is FinishReason.ABORT and self._engine.state is EngineState.DRAINING:
             return cut_off(output.error, self._engine.retry_after_seconds)
+        if output.finish_reason is FinishReason.ABORT:
+            return WithdrawnError()
         return engine_error(output.error or "The engine withdrew the request.")
 
 
