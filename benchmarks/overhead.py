@@ -102,7 +102,7 @@ def measure(count: int, prompt: int, iterations: int, sampling: dict[str, Any]) 
         (scheduler, "stats"),
         (ImaginaryRunner, "run"),
         (torch_executor, "make_batch"),
-        (torch_executor, "sampled_tokens"),
+        (torch_executor, "tokens_and_scores"),
     ):
         setattr(owner, name, watch.timed(name, getattr(owner, name)))
     step, encode = watch.timed("step", loop.step), watch.timed("encode", encoder.encode)
@@ -128,7 +128,7 @@ def main() -> int:
     print(f"Machine: {description('torch', 'numpy')}")
     print(f"Repeat: python -m benchmarks.overhead {' '.join(sys.argv[1:])}")
     print(f"Microseconds an iteration, medians, {options.sequences} sequences, {sampling}\n")
-    pieces = ("schedule", "make_batch", "sampled_tokens", "commit", "stats")
+    pieces = ("schedule", "make_batch", "tokens_and_scores", "commit", "stats")
     model, step = watch.microseconds("run"), watch.microseconds("step")
     for name in pieces:
         print(f"{watch.microseconds(name):8.1f}  {name}")

@@ -72,7 +72,8 @@ class Batch:
     """int64, [rows]."""
     sequences: Sequences
     sample_rows: Tensor
-    """int64: rows whose logits are sampled from, in the order the sequences were given in."""
+    """int64: rows whose logits are wanted, in the order the sequences were given in: of each those that score
+    its prompt, then the one that is sampled from."""
 
     @property
     def decodes(self) -> DecodeRows:
@@ -134,14 +135,23 @@ def make_batch(sequences: Iterable[ScheduledSequence], page_size: int) -> Batch:
     tables = [each.page_table[:count] for each, count in zip(ordered, page_counts.tolist(), strict=True)]
     page_ids = _integers(chain.from_iterable(tables))
 
-    last_rows = dict(zip([each.sequence_id for each in ordered], (first_rows[1:] - 1).tolist(), strict=True))
-    sampled = [last_rows[each.sequence_id] for each in sequences if each.sample is not None]
+    begins = dict(zip([each.sequence_id for each in ordered], first_rows[:-1].tolist(), strict=True))
+    sampled = [row for each in sequences for row in _sampled(each, begins[each.sequence_id])]
     return Batch(
         token_ids=torch.from_numpy(_integers(chain.from_iterable([each.token_ids for each in ordered]))),
         positions=torch.from_numpy(positions),
         sequences=Sequences(counts, starts, page_starts, page_ids),
         sample_rows=torch.from_numpy(np.array(sampled, dtype=np.int64)),
     )
+
+
+def _sampled(sequence: ScheduledSequence, begin: int) -> Iterable[int]:
+    """Rows of the batch, of a sequence whose first one is ``begin``."""
+    last = () if sequence.sample is None else (begin + len(sequence.token_ids) - 1,)
+    score = sequence.score
+    if score is None:
+        return last
+    return (*range(begin + score.first, begin + score.first + len(score.token_ids)), *last)
 
 
 def _check(sequence: ScheduledSequence, page_size: int) -> None:

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from engine.batch import make_batch
 from engine.runner import Runner
-from engine.sampled_tokens import sampled_tokens
 from engine.sampling.native import NativeSampler
+from engine.wanted_logits import tokens_and_scores, wanted_of
 from scheduler.plan import IterationPlan, IterationResult
 
 
@@ -37,9 +37,9 @@ class TorchExecutor:
         if self._result is not None:
             raise RuntimeError(f"iteration {self._result.iteration} has not been collected")
         logits = self._runner.run(make_batch(plan.sequences, self._runner.storage.page_size))
-        wanted = [(each.sequence_id, each.sample) for each in plan.sequences if each.sample is not None]
-        tokens = sampled_tokens(logits, wanted, self._eos_token_ids, self._native)
-        self._result = IterationResult(plan.iteration, tuple(tokens))
+        wanted = wanted_of(plan.sequences)
+        tokens, scores = tokens_and_scores(logits, wanted, self._eos_token_ids, self._native)
+        self._result = IterationResult(plan.iteration, tuple(tokens), scores=tuple(scores))
 
     def collect(self) -> IterationResult:
         """The result of the submitted plan.

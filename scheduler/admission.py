@@ -116,8 +116,7 @@ class Admission:
         return None if place is None else (sequence, place)
 
     def _hit(self, sequence: Sequence, tier: Tier = Tier.HOST) -> Hit:
-        """At least its last token stays to be computed, since its logits are wanted."""
-        return self._tiers[tier].find(sequence, len(sequence.tokens) - 1)
+        return self._tiers[tier].find(sequence, sequence.reusable)
 
     def _place(self, sequence: Sequence) -> Place | None:
         device, host = self._hit(sequence, Tier.DEVICE), self._hit(sequence)

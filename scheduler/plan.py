@@ -38,6 +38,17 @@ class SampleSpec(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """Prompt and output so far, only for requests with penalties (``params.needs_history``)."""
 
 
+class ScoreSpec(msgspec.Struct, frozen=True, kw_only=True, gc=False):
+    """Asks how likely the prompt's own tokens were, under the logits before each of them."""
+
+    first: int
+    """The first scheduled token after which logits are wanted: an index into ``token_ids``."""
+    token_ids: tuple[int, ...]
+    """What follows it and those after it in the prompt, at least one."""
+    top: int
+    """How many of the most likely tokens are wanted beside each."""
+
+
 class ScheduledSequence(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """The tokens of one sequence to compute in this iteration (vLLM v1: schedule tokens, not phases)."""
 
@@ -50,6 +61,7 @@ class ScheduledSequence(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """Page ids covering positions 0 .. start + len(token_ids) - 1, in order."""
     sample: SampleSpec | None
     """None while tokens known already remain to be computed (a prefill chunk)."""
+    score: ScoreSpec | None = None
     tier: Tier = Tier.HOST
     """Whose pages those are. Whatever is scheduled here is computed by the accelerator, or by the CPU where
     there is none."""
@@ -142,6 +154,15 @@ class SampledToken(msgspec.Struct, frozen=True, gc=False):
     """Not empty: no token could be sampled (say, the logits were not finite); the sequence ends."""
 
 
+class ScoredTokens(msgspec.Struct, frozen=True, gc=False):
+    """Answers a ``ScoreSpec``."""
+
+    sequence_id: SequenceId
+    logprobs: tuple[TokenLogprobs, ...]
+    error: str = ""
+    """Not empty: the logits were not finite; the sequence ends."""
+
+
 class WaveProgress(msgspec.Struct, frozen=True, gc=False):
     """Where a wave of host rows is at the end of an iteration."""
 
@@ -193,3 +214,5 @@ class IterationResult(msgspec.Struct, frozen=True, gc=False):
     """Migrations that are done."""
     waves: tuple[WaveProgress, ...] = ()
     timing: Timing | None = None
+    scores: tuple[ScoredTokens, ...] = ()
+    """One for each sequence whose ``score`` was set."""

@@ -19,6 +19,7 @@ from scheduler.plan import (
     Overlap,
     SampledToken,
     ScheduledSequence,
+    ScoredTokens,
     Timing,
 )
 from scheduler.planner import Planner, RidingPlanner
@@ -30,6 +31,10 @@ from scheduler.tier import Tier
 from scheduler.types import ChoiceOutput, FinishReason, Request, RequestId, SequenceId
 
 __all__ = ["Limits", "Scheduler"]
+
+
+SCORED_ROWS = 128
+"""Prompt tokens of one sequence that are scored in an iteration at most."""
 
 
 class Scheduler:
@@ -156,6 +161,7 @@ class Scheduler:
         """Take in what the executor computed for ``plan``; the outputs are for the server."""
         planned, self._planned, self._plan = self._planned, {}, None
         sampled = {token.sequence_id: token for token in result.tokens}
+        scored = {scores.sequence_id: scores for scores in result.scores}
         outputs: list[ChoiceOutput] = []
         for scheduled in plan.sequences:
             sequence = planned[scheduled.sequence_id]
@@ -163,7 +169,8 @@ class Scheduler:
             if sequence.aborted:
                 outputs.append(self._end(sequence, FinishReason.ABORT))
             else:
-                outputs += self._advance(sequence, len(scheduled.token_ids), sampled.get(sequence.id))
+                scores = scored.get(sequence.id)
+                outputs += self._advance(sequence, len(scheduled.token_ids), sampled.get(sequence.id), scores)
         self._host_tokens = 0
         for row in plan.host_rows:
             sequence, token = planned[row.sequence_id], sampled.get(row.sequence_id)
@@ -210,13 +217,18 @@ class Scheduler:
         for sequence in prompts:
             if budget == 0:
                 break
-            batch.append((sequence, min(sequence.remaining, budget)))
+            batch.append((sequence, self._chunk(sequence, budget)))
             budget -= batch[-1][1]
         while admit and budget > 0 and (admitted := self._admit()) is not None:
             if not admitted.away and not self._residents.is_host_row(admitted):
-                batch.append((admitted, min(admitted.remaining, budget)))
+                batch.append((admitted, self._chunk(admitted, budget)))
                 budget -= batch[-1][1]
         return batch
+
+    def _chunk(self, sequence: Sequence, budget: int) -> int:
+        """How many tokens of a prompt to compute. A row of logits is large, so scored ones come by fewer."""
+        most = min(budget, SCORED_ROWS) if sequence.scored else budget
+        return min(sequence.remaining, most)
 
     def _takes_part(self, sequence: Sequence) -> bool:
         """Whether there is something to compute for a running sequence now, and a page for it."""
@@ -254,6 +266,7 @@ class Scheduler:
             start=sequence.computed,
             page_table=sequence.page_table(self._residents.tiers.of(sequence).pages_for(end)),
             sample=sequence.sample_spec() if end == len(sequence.tokens) else None,
+            score=sequence.score_spec(count) if sequence.scored else None,
             tier=sequence.tier,
         )
 
@@ -293,11 +306,15 @@ class Scheduler:
         )
 
     def _advance(
-        self, sequence: Sequence, count: int, token: SampledToken | None
+        self, sequence: Sequence, count: int, token: SampledToken | None, scores: ScoredTokens | None = None
     ) -> tuple[ChoiceOutput, ...]:
-        """``count`` tokens of a sequence were computed, and perhaps the next one sampled."""
+        """``count`` tokens of a sequence were computed, perhaps scored, and the next one sampled."""
         if token is not None and token.error:
             return (self._fail(sequence, token.error),)
+        if scores is not None:
+            if scores.error:
+                return (self._fail(sequence, scores.error),)
+            sequence.scores += scores.logprobs
         sequence.computed += count
         self._residents.tiers.of(sequence).index_computed(sequence)
         if token is not None:
@@ -353,12 +370,14 @@ class Scheduler:
     ) -> ChoiceOutput:
         first = not sequence.reported and sequence.cached_tokens is not None
         cached = min(sequence.cached_tokens or 0, sequence.prompt_length) if first else 0
+        scores = sequence.scores if token is not None and sequence.output_length == 1 else ()
         sequence.reported = True
         return ChoiceOutput(
             request_id=sequence.request.request_id,
             index=sequence.index,
             token_ids=() if token is None else (token.token_id,),
             logprobs=() if token is None or token.logprobs is None else (token.logprobs,),
+            prompt_logprobs=tuple(scores),
             finish_reason=reason,
             cached_tokens=cached,
             scheduled_at=sequence.scheduled_at if first else None,

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from scheduler.plan import SampleSpec
+from scheduler.plan import SampleSpec, ScoreSpec
 from scheduler.prefix_index import Parent
 from scheduler.tier import Tier
-from scheduler.types import FinishReason, Request, SequenceId
+from scheduler.types import FinishReason, Request, SequenceId, TokenLogprobs
 
 
 @dataclass(slots=True, eq=False)
@@ -53,12 +53,17 @@ class Sequence:
     """Iteration in which it last had to leave the device."""
     followers: list[Sequence] = field(default_factory=list)
     """The other choices of the request, until the prompt's pages can be shared."""
+    scores: list[TokenLogprobs] = field(default_factory=list)
+    """Of the prompt's tokens but the first, as far as they are known; empty unless ``scored``."""
     prompt_length: int = field(init=False)
     """Tokens of the prompt."""
+    scored: bool = field(init=False)
+    """Whether the log-probabilities of its prompt are wanted: the first choice's are those of all."""
     _table: tuple[int, ...] = ()
 
     def __post_init__(self) -> None:
         self.prompt_length = len(self.request.prompt_token_ids)
+        self.scored = self.request.sampling.prompt_logprobs is not None and self.index == 0
 
     @property
     def precedence(self) -> tuple[int, int, int]:
@@ -74,6 +79,16 @@ class Sequence:
     def remaining(self) -> int:
         """Known tokens not yet computed."""
         return len(self.tokens) - self.computed
+
+    @property
+    def reusable(self) -> int:
+        """Known tokens whose KV may come from the prefix cache.
+
+        The last one stays to be computed, since its logits are wanted; so do those whose logits score others.
+        """
+        if self.scored and len(self.scores) + 1 < self.prompt_length:
+            return len(self.scores)
+        return len(self.tokens) - 1
 
     def hold(self, pages: list[int]) -> None:
         """Have these pages, and no others."""
@@ -100,6 +115,16 @@ class Sequence:
             prompt_length=self.prompt_length,
             history=tuple(self.tokens) if params.needs_history else None,
         )
+
+    def score_spec(self, count: int) -> ScoreSpec | None:
+        """What to score with the next ``count`` tokens."""
+        begin = max(self.computed, len(self.scores))
+        end = min(self.computed + count, self.prompt_length - 1)
+        top = self.request.sampling.prompt_logprobs
+        if top is None or not self.scored or begin >= end:
+            return None
+        followers = self.request.prompt_token_ids[begin + 1 : end + 1]
+        return ScoreSpec(first=begin - self.computed, token_ids=followers, top=top)
 
     def finish_reason(self, eos_token_ids: frozenset[int], context_length: int) -> FinishReason | None:
         """Whether the last token ends the sequence, and why."""

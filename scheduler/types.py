@@ -63,6 +63,8 @@ class SamplingParams(msgspec.Struct, frozen=True, kw_only=True):
     """Added to raw logits, by token id."""
     logprobs: int | None = None
     """None: no logprobs. n >= 0: the sampled token's logprob and the n most likely tokens."""
+    prompt_logprobs: int | None = None
+    """The same for the tokens of the prompt but the first, with the first token of choice 0."""
     stop_token_ids: tuple[int, ...] = ()
     """End the sequence like end-of-sequence does, also with ``ignore_eos``."""
     ignore_eos: bool = False
@@ -90,7 +92,7 @@ class Request(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class TokenLogprobs(msgspec.Struct, frozen=True, array_like=True):
-    """Log-probabilities of one output token under the raw logits (before penalties, temperature)."""
+    """Log-probabilities of one token under the raw logits (before penalties, temperature)."""
 
     token_id: int
     logprob: float
@@ -112,6 +114,8 @@ class ChoiceOutput(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True
     """New tokens, a final end-of-sequence or stop token included."""
     logprobs: tuple[TokenLogprobs, ...] = ()
     """One for each new token if the request asked for them, else empty."""
+    prompt_logprobs: tuple[TokenLogprobs, ...] = ()
+    """One for each token of the prompt but the first, if asked for; beside choice 0's first token."""
     finish_reason: FinishReason | None = None
     """Set exactly once for each choice, in its last output."""
     cached_tokens: int = 0

@@ -14,7 +14,7 @@ import msgspec
 from scheduler.messages import EngineFacts
 from scheduler.types import Request, RequestId, SamplingParams
 from server.engine_client.protocol import EngineState, EngineUnavailable
-from server.generation.job import GenerationJob, TextOptions
+from server.generation.job import Echo, GenerationJob, TextOptions
 from server.generation.prompts import chat_prompt, completion_prompts
 from server.http.errors import (
     bad_request,
@@ -27,6 +27,7 @@ from server.schemas.chat import ChatCompletionRequest
 from server.schemas.completions import CompletionRequest
 from server.schemas.options import GenerationOptions
 from server.services import Services
+from server.text.tokenizer import TokenTable
 
 
 def ready_engine(services: Services) -> EngineFacts:
@@ -56,7 +57,7 @@ async def chat_job(body: ChatCompletionRequest, services: Services) -> Generatio
     _check_prompt_length(len(prompt), services, "messages")
     room = facts.context_length - len(prompt)
     wanted = body.max_tokens if body.max_completion_tokens is None else body.max_completion_tokens
-    least = int(wanted != 0)
+    least = int(wanted != 0 or body.prompt_logprobs is not None)
     if room < least:
         raise context_length_exceeded(facts.context_length, len(prompt), least, "messages")
     max_tokens = room if wanted is None else min(wanted, room)
@@ -85,11 +86,11 @@ async def completion_job(body: CompletionRequest, services: Services) -> Generat
     """
     facts = _check_common(body, services)
     _check_prompt_count(len(body.prompt), body.n, services)
+    scores = body.echo and body.logprobs is not None
     prompts = await completion_prompts(body, services, facts)
     for prompt in prompts:
         _check_prompt_length(len(prompt), services, "prompt")
-        if len(prompt) + body.max_tokens > facts.context_length:
-            raise context_length_exceeded(facts.context_length, len(prompt), body.max_tokens, "prompt")
+    _check_room(prompts, body, facts, least=int(scores or body.prompt_logprobs is not None))
     return _job(
         body,
         services,
@@ -100,9 +101,39 @@ async def completion_job(body: CompletionRequest, services: Services) -> Generat
         max_tokens=body.max_tokens,
         logprobs=body.logprobs,
         cache_salt=msgspec.json.encode([body.cache_salt, ""]).decode() if body.cache_salt else "",
-        continues_text=True,
+        continues_text=not body.echo,
+        echoes=_echoes(body, prompts, services),
         headers={},
     )
+
+
+def _check_room(
+    prompts: Sequence[tuple[int, ...]], body: CompletionRequest, facts: EngineFacts, least: int
+) -> None:
+    """Completions never clamp. To score a prompt the engine makes ``least`` tokens, even unwanted."""
+    output = max(body.max_tokens, least)
+    for prompt in prompts:
+        if len(prompt) + output > facts.context_length:
+            raise context_length_exceeded(facts.context_length, len(prompt), output, "prompt")
+
+
+def _echoes(
+    body: CompletionRequest, prompts: Sequence[tuple[int, ...]], services: Services
+) -> tuple[Echo, ...]:
+    """The prompts as parts of the answer: what the client sent, without what the tokenizer put around it."""
+    if not body.echo:
+        return ()
+    table = services.tokenizer
+    return tuple(
+        Echo(ids, _unwritten(given, ids, table) if isinstance(given, str) else frozenset())
+        for given, ids in zip(body.prompt, prompts, strict=True)
+    )
+
+
+def _unwritten(text: str, ids: tuple[int, ...], table: TokenTable) -> frozenset[int]:
+    written = text.encode()
+    special = frozenset(filter(table.is_special, ids))
+    return frozenset(token_id for token_id in special if table.token_bytes(token_id) not in written)
 
 
 def _check_common(body: GenerationOptions, services: Services) -> EngineFacts:
@@ -151,17 +182,22 @@ def _job(
     cache_salt: str,
     continues_text: bool,
     headers: dict[str, str],
+    echoes: tuple[Echo, ...] = (),
 ) -> GenerationJob:
     if body.min_tokens > max_tokens:
         given = shorten(body.min_tokens)
         message = f"'min_tokens' must be at most the {max_tokens} tokens allowed, but is {given}."
         raise bad_request(message, "integer_above_max_value", "min_tokens")
+    if body.prompt_logprobs is not None and body.stream:
+        raise bad_request("'prompt_logprobs' can't be streamed.", "invalid_value", "prompt_logprobs")
+    scores = [body.prompt_logprobs, logprobs if echoes else None]
     response_id = id_prefix + uuid.uuid4().hex
+    scored = max((count for count in scores if count is not None), default=None)
     requests = tuple(
         Request(
             request_id=RequestId(f"{response_id}-{index}"),
             prompt_token_ids=prompt,
-            sampling=_sampling(body, services, max_tokens, logprobs),
+            sampling=_sampling(body, services, max_tokens, logprobs, scored),
             n=body.n,
             priority=body.priority,
             cache_salt=cache_salt,
@@ -187,6 +223,9 @@ def _job(
         stream=body.stream,
         include_usage=body.stream_options is not None and body.stream_options.include_usage,
         deadline=_deadline(body, services),
+        echoes=echoes,
+        prompt_logprobs=body.prompt_logprobs,
+        return_token_ids=body.return_token_ids,
         headers=headers,
     )
 
@@ -199,7 +238,11 @@ def _deadline(body: GenerationOptions, services: Services) -> float | None:
 
 
 def _sampling(
-    body: GenerationOptions, services: Services, max_tokens: int, logprobs: int | None
+    body: GenerationOptions,
+    services: Services,
+    max_tokens: int,
+    logprobs: int | None,
+    prompt_logprobs: int | None,
 ) -> SamplingParams:
     defaults = services.sampling_defaults
     given_top_k = defaults.top_k if body.top_k is None else body.top_k
@@ -217,6 +260,7 @@ def _sampling(
         frequency_penalty=body.frequency_penalty,
         logit_bias={int(key): value for key, value in body.logit_bias.items()},
         logprobs=logprobs,
+        prompt_logprobs=prompt_logprobs,
         stop_token_ids=tuple(body.stop_token_ids),
         ignore_eos=body.ignore_eos,
         min_tokens=body.min_tokens,

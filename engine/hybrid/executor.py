@@ -81,6 +81,7 @@ class HybridExecutor:
             migrated=machine.migrations.done(),
             waves=machine.host_rows.progress(),
             timing=timing,
+            scores=iteration.scores,
         )
 
     def _read(self, machine: Machine) -> _Readings:

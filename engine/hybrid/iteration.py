@@ -18,12 +18,13 @@ from engine.hybrid.main_batch import MainBatch
 from engine.hybrid.meter import Meter
 from engine.hybrid.migrations import Migrations
 from engine.hybrid.pacer import Pacer
-from engine.hybrid.sampling import Sampling, Wanted
+from engine.hybrid.sampling import Sampling
 from engine.hybrid.wave import Phase, Wave
 from engine.models.decoder import DecoderModel
 from engine.sampling.native import NativeSampler
+from engine.wanted_logits import Wanted
 from scheduler.clock import Clock
-from scheduler.plan import IterationPlan, PlanMode, SampledToken
+from scheduler.plan import IterationPlan, PlanMode, SampledToken, ScoredTokens
 from scheduler.tier import Tier
 from scheduler.types import SequenceId
 from scheduler.walk import passes_allowed
@@ -70,6 +71,8 @@ class Iteration:
         self._last_layer = len(machine.model.layers) - 1
         self._samplings: list[tuple[Sampling, Wave]] = []
         self._host_tokens: list[SampledToken] = []
+        self.scores: tuple[ScoredTokens, ...] = ()
+        """Of the main batch's prompts."""
         self.passes = 0
         self.late = 0
         """Rows whose layer the main batch went through without them."""
@@ -130,21 +133,22 @@ class Iteration:
     def _leave(self, main: MainBatch) -> list[SampledToken]:
         machine = self._machine
         waves = self._riders(self._last_layer)
-        if not main.sampled and not waves:
+        if not main.wanted and not waves:
             self._wait_for(machine.device.compute.record())
             return []
         taking = [wave.advancing() for wave in waves]
         logits = Buffer("logits")
 
         def leave() -> None:
-            chosen = [(main, main.attended, main.sample_rows)] if main.sampled else []
+            chosen = [(main, main.attended, main.sample_rows)] if main.wanted else []
             riding = [(*take(), None) for take in taking]
             logits.set(units.leave(machine.model, [*chosen, *riding]))
 
-        wanted = [*main.sampled, *(pair for wave in waves for pair in self._wanted(wave))]
-        sampling = self._launch_leave(leave, logits, waves, len(main.sampled), wanted)
+        wanted = [*main.wanted, *(pair for wave in waves for pair in self._wanted(wave))]
+        sampling = self._launch_leave(leave, logits, waves, len(main.sample_rows), wanted)
         self._wait(sampling.ready)
-        tokens = sampling.tokens(machine.eos_token_ids, machine.sampler)
+        tokens, scores = sampling.results(machine.eos_token_ids, machine.sampler)
+        self.scores = tuple(scores)
         by_sequence = {token.sequence_id: token for token in tokens}
         for wave in waves:
             self._end_token(wave, by_sequence)

@@ -11,9 +11,9 @@ from engine.attention.base import AttentionBackend, AttentionPlan
 from engine.batch import make_batch
 from engine.devices.base import Resource
 from engine.hybrid.rows import Rows
-from scheduler.plan import SampleSpec, ScheduledSequence
+from engine.wanted_logits import wanted_of
+from scheduler.plan import ScheduledSequence
 from scheduler.tier import Tier
-from scheduler.types import SequenceId
 from scheduler.work import Stage, Work
 
 
@@ -38,11 +38,8 @@ class MainBatch(Rows):
             torch.cat([batch.positions for batch in batches]),
         )
         self._plans: list[tuple[AttentionPlan, slice]] = []
-        sampled = [each for tier in self._batches for each in by_tier[tier] if each.sample is not None]
-        self.sampled: tuple[tuple[SequenceId, SampleSpec], ...] = tuple(
-            (each.sequence_id, each.sample) for each in sampled if each.sample is not None
-        )
-        """Who gets a token, in the order of ``sample_rows``."""
+        self.wanted = wanted_of(each for tier in self._batches for each in by_tier[tier])
+        """What the ``sample_rows`` are for."""
         firsts = (0, len(next(iter(batches)).token_ids))
         rows = [batch.sample_rows + first for batch, first in zip(batches, firsts, strict=False)]
         self.sample_rows = torch.cat(rows)

@@ -5,13 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from engine.devices.base import Buffer, Device, Event
-from engine.sampled_tokens import sampled_tokens
 from engine.sampling.native import NativeSampler
-from scheduler.plan import SampledToken, SampleSpec
-from scheduler.types import SequenceId
+from engine.wanted_logits import Wanted, rows_of, tokens_and_scores
+from scheduler.plan import SampledToken, ScoredTokens
 from scheduler.work import Stage, Work
-
-Wanted = tuple[SequenceId, SampleSpec]
 
 
 class Sampling:
@@ -20,7 +17,7 @@ class Sampling:
     def __init__(
         self, device: Device, logits: Buffer, unit: Event, wanted: Sequence[Wanted], vocabulary: int
     ) -> None:
-        """``unit`` makes ``logits``, float32 [wanted, vocabulary]."""
+        """``unit`` makes ``logits``, float32 [rows wanted, vocabulary]."""
         self.wanted = tuple(wanted)
         self._device = device
         self._arrived = Buffer(f"{logits.name} on the host")
@@ -30,7 +27,7 @@ class Sampling:
             (made,) = logits.get()
             arrived.set(device.pinned(tuple(made.shape), made.dtype).copy_(made, non_blocking=True))
 
-        size = len(self.wanted) * vocabulary * 4
+        size = rows_of(self.wanted) * vocabulary * 4
         device.download.wait(unit)
         device.download.launch(
             copy, (Work(Stage.DOWNLOAD, bytes=size),), reads=(logits,), writes=(self._arrived,)
@@ -43,6 +40,12 @@ class Sampling:
 
     def tokens(self, eos_token_ids: tuple[int, ...], native: NativeSampler | None) -> list[SampledToken]:
         """One for each who wants one; to be called once they are here."""
+        return self.results(eos_token_ids, native)[0]
+
+    def results(
+        self, eos_token_ids: tuple[int, ...], native: NativeSampler | None
+    ) -> tuple[list[SampledToken], list[ScoredTokens]]:
+        """The tokens and the scores; to be called once they are here."""
         self._device.host_touches(reads=(self._arrived,))
         (logits,) = self._arrived.get()
-        return sampled_tokens(logits, self.wanted, eos_token_ids, native)
+        return tokens_and_scores(logits, self.wanted, eos_token_ids, native)

@@ -8,7 +8,7 @@ from numpy.typing import NDArray
 from engine.sampling.ranking import leading_tokens
 from scheduler.types import TokenLogprobs
 
-_FLOOR = -9999.0
+FLOOR = -9999.0
 """JSON has no infinity; OpenAI's value for "can't happen"."""
 
 
@@ -27,7 +27,7 @@ def token_logprobs(raw: NDArray[np.float32], token_id: int, count: int) -> Token
     ordered = top[np.lexsort((top, -row[top]))]
 
     def logprob(token: int) -> float:
-        return max(float(row[token] - normaliser), _FLOOR)
+        return max(float(row[token] - normaliser), FLOOR)
 
     return TokenLogprobs(
         token_id=token_id,

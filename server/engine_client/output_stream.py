@@ -87,6 +87,7 @@ def _join(parts: list[ChoiceOutput]) -> ChoiceOutput:
         index=parts[0].index,
         token_ids=tuple(token for part in parts for token in part.token_ids),
         logprobs=tuple(entry for part in parts for entry in part.logprobs),
+        prompt_logprobs=tuple(entry for part in parts for entry in part.prompt_logprobs),
         finish_reason=parts[-1].finish_reason,
         cached_tokens=parts[0].cached_tokens,
         scheduled_at=parts[0].scheduled_at,

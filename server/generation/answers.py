@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from functools import partial
 from typing import Any
@@ -12,8 +12,9 @@ from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
 from server.engine_client.protocol import EngineClient
-from server.generation.events import SSE_HEADERS, EventStream, error_frames, send_events
-from server.generation.formats import ChatFormat, CompletionFormat, Format, usage_json
+from server.generation.answer import Answer
+from server.generation.events import SSE_HEADERS, EventStream, send_events
+from server.generation.formats import ChatFormat, CompletionFormat
 from server.generation.job import GenerationJob
 from server.generation.live import LiveGeneration
 from server.generation.request_record import RequestRecord
@@ -24,7 +25,6 @@ from server.http.errors import ApiError
 from server.http.exchange import exchange_of
 from server.http.writer import ClientStalled, ResponseWriter, drop_connection, until_disconnect
 from server.services import Services
-from server.text.tokenizer import TokenTable
 
 
 class GenerationResponse(Response):
@@ -33,19 +33,14 @@ class GenerationResponse(Response):
     Args:
         job: what to generate.
         services: what to generate it with.
-        make_format: ``ChatFormat`` or ``CompletionFormat``.
+        answer: how it is written.
     """
 
-    def __init__(
-        self,
-        job: GenerationJob,
-        services: Services,
-        make_format: Callable[[GenerationJob, TokenTable], Format],
-    ) -> None:
+    def __init__(self, job: GenerationJob, services: Services, answer: Answer) -> None:
         super().__init__()
         self._job = job
         self._services = services
-        self._format = make_format(job, services.tokenizer)
+        self._answer = answer
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Run the job; stop it at once when the client goes or does not read."""
@@ -55,32 +50,32 @@ class GenerationResponse(Response):
         try:
             await until_disconnect(receive, respond(scope, writer))
         except ClientDisconnected:
+            self._answer.abandoned()
             exchange_of(scope).notes["client"] = "gone"
         except ClientStalled:
+            self._answer.abandoned()
             exchange_of(scope).notes["client"] = "stalled"
             await drop_connection(scope, receive)
         finally:
             writer.close()
 
     async def _stream(self, scope: Scope, writer: ResponseWriter) -> None:
-        events = EventStream(self._format, include_usage=self._job.include_usage)
+        answer = self._answer
         try:
             async with self._running(scope) as generation:
+                opening = answer.admitted()
                 await writer.start({**SSE_HEADERS, **self._job.headers})
-                await send_events(generation, events, writer, self._services.settings.sse_keepalive)
+                if opening:
+                    await writer.write(opening)
+                await send_events(generation, answer, writer, self._services.settings.sse_keepalive)
         except ApiError as error:
             if not writer.started:
                 raise
-            await writer.write(error_frames(error), last=True)
+            await writer.write(answer.broken_off(error), last=True)
 
     async def _whole(self, scope: Scope, writer: ResponseWriter) -> None:
-        deltas: list[list[ChoiceDelta]] = [[] for _ in range(self._job.n * len(self._job.requests))]
-        async with self._running(scope) as generation:
-            while not generation.finished:
-                for delta in await generation.next_deltas():
-                    deltas[delta.index].append(delta)
-            timing = generation.server_timing
-        body = msgspec.json.encode(self._response(deltas, generation))
+        answer, timing = await self._body(scope)
+        body = msgspec.json.encode(answer)
         length = str(len(body))
         await writer.start(
             {
@@ -91,6 +86,24 @@ class GenerationResponse(Response):
             }
         )
         await writer.write(body, last=True)
+
+    async def _body(self, scope: Scope) -> tuple[dict[str, Any], dict[str, str]]:
+        """The body, and a header that tells where the time went."""
+        deltas: list[list[ChoiceDelta]] = [[] for _ in range(self._job.n * len(self._job.requests))]
+        admitted = False
+        try:
+            async with self._running(scope) as generation:
+                self._answer.admitted()
+                admitted = True
+                while not generation.finished:
+                    for delta in await generation.next_deltas():
+                        deltas[delta.index].append(delta)
+        except ApiError as error:
+            body = self._answer.failed(error, deltas) if admitted else None
+            if body is None:
+                raise
+            return body, {}
+        return self._answer.whole(deltas, generation), generation.server_timing
 
     @asynccontextmanager
     async def _running(self, scope: Scope) -> AsyncIterator[Generation]:
@@ -110,13 +123,6 @@ class GenerationResponse(Response):
             with services.generations.listed(LiveGeneration(self._job, record, generation)):
                 yield generation
 
-    def _response(self, deltas: list[list[ChoiceDelta]], generation: Generation) -> dict[str, Any]:
-        return {
-            **self._format.envelope(chunk=False),
-            "choices": [self._format.choice(index, parts) for index, parts in enumerate(deltas)],
-            "usage": usage_json(generation.usage),
-        }
-
 
 def _plan_mode(engine: EngineClient) -> str | None:
     stats = engine.stats
@@ -125,9 +131,11 @@ def _plan_mode(engine: EngineClient) -> str | None:
 
 def chat_response(job: GenerationJob, services: Services) -> GenerationResponse:
     """The response to a chat request."""
-    return GenerationResponse(job, services, ChatFormat)
+    format = ChatFormat(job, services.tokenizer)
+    return GenerationResponse(job, services, EventStream(format, include_usage=job.include_usage))
 
 
 def completion_response(job: GenerationJob, services: Services) -> GenerationResponse:
     """The response to a completion request."""
-    return GenerationResponse(job, services, CompletionFormat)
+    format = CompletionFormat(job, services.tokenizer)
+    return GenerationResponse(job, services, EventStream(format, include_usage=job.include_usage))

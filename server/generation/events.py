@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from types import MappingProxyType
+from typing import Any
 
 import msgspec
 
+from server.generation.answer import Answer
 from server.generation.formats import Format, usage_json
 from server.generation.running import ChoiceDelta, Generation
 from server.http.deadline import Deadline
@@ -24,8 +26,8 @@ SSE_HEADERS: Mapping[str, str] = MappingProxyType(
 )
 
 
-class EventStream:
-    """The frames of one answer.
+class EventStream(Answer):
+    """Chat completions and completions.
 
     Args:
         format: the endpoint's.
@@ -44,8 +46,16 @@ class EventStream:
         """One frame for each chunk; none for deltas with nothing to see."""
         head, encode, end = self._head, msgspec.json.encode, self._end_of_chunk
         return b"".join(
-            [head + encode(entry) + end for delta in deltas for entry in self._format.chunk_choices(delta)]
+            [
+                head + encode(entry) + (end if delta.prompt is None else self._end_about_prompt(delta))
+                for delta in deltas
+                for entry in self._format.chunk_choices(delta)
+            ]
         )
+
+    def _end_about_prompt(self, delta: ChoiceDelta) -> bytes:
+        more = msgspec.json.encode(self._format.beside_choices(delta))[1:-1]
+        return b"]," + more + self._end_of_chunk[1:] if more else self._end_of_chunk
 
     def ending(self, generation: Generation) -> bytes:
         """What follows the last choice's end."""
@@ -54,14 +64,23 @@ class EventStream:
         usage = msgspec.json.encode(usage_json(generation.usage))
         return self._head + b'],"usage":' + usage + b"}\n\n" + DONE
 
+    def whole(self, deltas: Sequence[Sequence[ChoiceDelta]], generation: Generation) -> dict[str, Any]:
+        """A completion object."""
+        first = deltas[0][0]
+        return {
+            **self._format.envelope(chunk=False),
+            "choices": [self._format.choice(index, parts) for index, parts in enumerate(deltas)],
+            "usage": usage_json(generation.usage),
+            **(self._format.beside_choices(first) if first.prompt is not None else {}),
+        }
 
-def error_frames(error: ApiError) -> bytes:
-    """The end of a stream that failed after it had begun."""
-    return b"data: " + error.body() + b"\n\n" + DONE
+    def broken_off(self, error: ApiError) -> bytes:
+        """The error object as an event."""
+        return b"data: " + error.body() + b"\n\n" + DONE
 
 
 async def send_events(
-    generation: Generation, events: EventStream, writer: ResponseWriter, keepalive: float
+    generation: Generation, events: Answer, writer: ResponseWriter, keepalive: float
 ) -> None:
     """Write a generation's events as they come, and a comment after ``keepalive`` seconds of silence.
 

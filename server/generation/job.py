@@ -31,6 +31,15 @@ class TextOptions:
         )
 
 
+@dataclass(frozen=True, slots=True)
+class Echo:
+    """A prompt that is part of the answer's text."""
+
+    token_ids: tuple[int, ...]
+    hidden: frozenset[int] = frozenset()
+    """Tokens that the tokenizer put around the client's text."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GenerationJob:
     """A checked request for one or more prompts, each with ``n`` choices."""
@@ -49,14 +58,29 @@ class GenerationJob:
     logprobs: int | None
     """Alternatives wanted beside each token's logprob; None for no logprobs."""
     empty: bool
-    """``max_tokens`` is 0: the answer is empty and the engine is not asked."""
+    """``max_tokens`` is 0: nothing is generated, and the engine is asked for the prompt's logprobs only."""
     text: TextOptions
     stream: bool
     include_usage: bool
     deadline: float | None = None
     """Seconds from its arrival after which it is given up."""
+    echoes: tuple[Echo, ...] = ()
+    """One for each prompt, if they are to be echoed."""
+    prompt_logprobs: int | None = None
+    """Alternatives wanted beside the logprob of each prompt token, apart from ``echoes``."""
+    return_token_ids: bool = False
     headers: dict[str, str] = field(default_factory=dict)
     """To add to the response."""
+
+    @property
+    def shows_prompt(self) -> bool:
+        """Whether anything of the prompt is part of the answer."""
+        return bool(self.echoes) or self.prompt_logprobs is not None or self.return_token_ids
+
+    @property
+    def needs_engine(self) -> bool:
+        """Whether there is anything to compute."""
+        return not self.empty or self.requests[0].sampling.prompt_logprobs is not None
 
     @property
     def prompt_tokens(self) -> int:

@@ -21,10 +21,10 @@ from server.engine_client.protocol import (
     EngineUnavailable,
     QueueFull,
 )
-from server.generation.job import GenerationJob
+from server.generation.job import Echo, GenerationJob
 from server.generation.request_record import RequestRecord
 from server.generation.time_limits import TimeLimits
-from server.http.errors import ApiError, cut_off, engine_error, engine_unavailable, queue_full
+from server.http.errors import SERVER_ERROR, ApiError, cut_off, engine_error, engine_unavailable, queue_full
 from server.metrics.registry import ENDINGS
 from server.text.choice_text import ChoiceText
 from server.text.tokenizer import TokenTable
@@ -51,6 +51,19 @@ class ChoiceDelta(msgspec.Struct, frozen=True):
     """Where each of these tokens begins in the choice's text, in characters."""
     finish_reason: FinishReason | None = None
     """Set once, in the choice's last delta: stop or length."""
+    token_ids: tuple[int, ...] = ()
+    """Generated, whether or not their text is in this delta; only if they were asked for."""
+    prompt: tuple[TokenLogprobs, ...] | None = None
+    """Set in a choice's first delta if the prompt is part of the answer: the delta is about the prompt then.
+    Of its tokens but the first, if they were asked for. In ``logprobs`` the first is there, but unknown."""
+
+
+class WithdrawnError(ApiError):
+    """Somebody who is not the client ended the request."""
+
+    def __init__(self) -> None:
+        message = "The engine withdrew the request."
+        super().__init__(500, message, code="engine_error", kind=SERVER_ERROR, rejection="abort")
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,16 +78,34 @@ class Usage:
 class Choice:
     """One choice while it is generated."""
 
-    def __init__(self, index: int, text: ChoiceText, include_stop: bool) -> None:
+    def __init__(self, index: int, text: ChoiceText, job: GenerationJob) -> None:
         self.index = index
+        self.begun = not job.shows_prompt
         self.finish_reason: FinishReason | None = None
         self.completion_tokens = 0
         self.cached_tokens: int | None = None
         self._text = text
-        self._include_stop = include_stop
+        self._include_stop = job.text.include_stop
+        self._empty = job.empty
+        self._return_token_ids = job.return_token_ids
+        self._with_logprobs = job.logprobs is not None
+
+    def begin(self, echo: Echo | None, prompt: tuple[TokenLogprobs, ...]) -> ChoiceDelta:
+        """What comes of the prompt, before anything else."""
+        self.begun = True
+        if echo is None:
+            return ChoiceDelta(self.index, prompt=prompt)
+        first = (TokenLogprobs(echo.token_ids[0], 0.0, ()),)
+        entries = first + prompt if self._with_logprobs else ()
+        delta = self._text.echo(echo.token_ids, echo.hidden, entries)
+        return ChoiceDelta(self.index, delta.text, delta.logprobs, delta.text_offsets, prompt=prompt)
 
     def feed(self, output: ChoiceOutput) -> ChoiceDelta:
         """Add an output of the engine; what comes after a stop string is dropped."""
+        if self._empty:
+            self.finish_reason = FinishReason.LENGTH
+            return ChoiceDelta(self.index, finish_reason=FinishReason.LENGTH)
+        before = self.completion_tokens
         reason = output.finish_reason
         # The token that ended the sequence is counted and is no text, like a stop string.
         ender = reason is FinishReason.STOP and not self._include_stop
@@ -87,12 +118,13 @@ class Choice:
         else:
             self.completion_tokens += len(output.token_ids)
             if reason is not None:
-                rest = self._text.finish()
+                rest = self._text.finish(output.logprobs[-1] if ender and output.logprobs else None)
                 text += rest.text
                 logprobs += rest.logprobs
                 offsets += rest.text_offsets
         self.finish_reason = reason
-        return ChoiceDelta(self.index, text, logprobs, offsets, reason)
+        token_ids = output.token_ids[: self.completion_tokens - before] if self._return_token_ids else ()
+        return ChoiceDelta(self.index, text, logprobs, offsets, reason, token_ids)
 
 
 class Generation:
@@ -104,11 +136,14 @@ class Generation:
         self._engine = engine
         self._job = job
         self._record = record
+        self._prompt_logprobs: dict[int, tuple[TokenLogprobs, ...]] = {}
+        """By prompt: its first choice brings them, and all of them show them."""
+        self._computed: set[int] = set()
+        """Prompts of which a choice has had a token."""
         self._arrivals: asyncio.Queue[Arrival] = asyncio.Queue(maxsize=len(job.requests))
         self._cut: ApiError | None = None
         self.choices = [
-            Choice(index, job.text.for_choice(tokens), job.text.include_stop)
-            for index in range(job.n * len(job.requests))
+            Choice(index, job.text.for_choice(tokens), job) for index in range(job.n * len(job.requests))
         ]
 
     @property
@@ -184,22 +219,31 @@ class Generation:
             raise self._cut or engine_error("The engine ended the request early.")
         if isinstance(brought, Exception):
             raise engine_error("The engine failed while it was serving this request.")
-        deltas = []
+        deltas: list[ChoiceDelta] = []
         for output in brought:
             choice = self.choices[prompt * n + output.index]
             if output.scheduled_at is not None:
                 self._record.scheduled(output.scheduled_at)
                 choice.cached_tokens = output.cached_tokens
             if choice.finish_reason is None and (output.token_ids or output.finish_reason is not None):
+                if not choice.begun:
+                    deltas.append(self._begin(choice, prompt, output))
                 deltas.append(self._feed(choice, prompt, output))
         return deltas
+
+    def _begin(self, choice: Choice, prompt: int, output: ChoiceOutput) -> ChoiceDelta:
+        if output.prompt_logprobs:
+            self._prompt_logprobs[prompt] = output.prompt_logprobs
+        echo = self._job.echoes[prompt] if self._job.echoes else None
+        return choice.begin(echo, self._prompt_logprobs.get(prompt, ()))
 
     def _feed(self, choice: Choice, prompt: int, output: ChoiceOutput) -> ChoiceDelta:
         if output.finish_reason in (FinishReason.ERROR, FinishReason.ABORT):
             raise self._failure(output)
         if choice.cached_tokens is None:
             choice.cached_tokens = output.cached_tokens
-        if output.token_ids and self._is_first(prompt):
+        if output.token_ids and prompt not in self._computed:
+            self._computed.add(prompt)
             tokens = len(self._job.requests[prompt].prompt_token_ids)
             self._record.prompt_computed(tokens, choice.cached_tokens)
         before = choice.completion_tokens
@@ -211,16 +255,13 @@ class Generation:
                 self._engine.abort(output.request_id, output.index)
         return delta
 
-    def _is_first(self, prompt: int) -> bool:
-        """Whether none of a prompt's choices has had a token."""
-        choices = self.choices[prompt * self._job.n : (prompt + 1) * self._job.n]
-        return not any(choice.completion_tokens for choice in choices)
-
     def _failure(self, output: ChoiceOutput) -> ApiError:
         if self._cut is not None:
             return self._cut
         if output.finish_reason is FinishReason.ABORT and self._engine.state is EngineState.DRAINING:
             return cut_off(output.error, self._engine.retry_after_seconds)
+        if output.finish_reason is FinishReason.ABORT:
+            return WithdrawnError()
         return engine_error(output.error or "The engine withdrew the request.")
 
 
@@ -240,7 +281,8 @@ async def running(
         ApiError: the engine takes no requests now, or the queue is full; nothing was admitted then.
     """
     try:
-        streams = [_nothing(r) for r in job.requests] if job.empty else _submit_all(engine, job.requests)
+        requests = job.requests
+        streams = _submit_all(engine, requests) if job.needs_engine else [_nothing(r) for r in requests]
     except ApiError as error:
         record.metrics.rejected(error.rejection).inc()
         raise

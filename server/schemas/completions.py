@@ -6,7 +6,7 @@ from typing import Annotated, ClassVar
 
 from pydantic import Field, PlainValidator
 
-from server.schemas.base import CONST_FALSE, INTEGRAL, Flag, always, json_type, refusal
+from server.schemas.base import INTEGRAL, Flag, always, json_type, refusal
 from server.schemas.options import UNSUPPORTED_EVERYWHERE, Count, GenerationOptions, TopLogprobs
 
 MAX_PROMPTS = 1024
@@ -66,7 +66,7 @@ class CompletionRequest(GenerationOptions):
     ]
     max_tokens: Count = 16
     logprobs: TopLogprobs | None = None
-    echo: Annotated[Flag, always(False, "unsupported_parameter"), CONST_FALSE] = False
+    echo: Annotated[Flag, Field(description="Begins the text with the prompt")] = False
     best_of: Annotated[
         int, Field(strict=True, json_schema_extra={"const": 1}), always(1, "unsupported_parameter"), INTEGRAL
     ] = 1

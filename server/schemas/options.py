@@ -23,8 +23,8 @@ UNSUPPORTED_EVERYWHERE = frozenset(
         *("add_special_tokens", "allowed_token_ids", "bad_words", "cache_prompt", "grammar"),
         *("guided_choice", "guided_decoding_backend", "guided_grammar", "guided_json", "guided_regex"),
         *("guided_whitespace_pattern", "json_schema", "kv_tier_hint", "kv_transfer_params"),
-        *("length_penalty", "logits_processors", "mirostat", "n_predict", "prompt_logprobs", "regex"),
-        *("repeat_penalty", "request_id", "return_token_ids", "return_tokens_as_token_ids"),
+        *("length_penalty", "logits_processors", "mirostat", "n_predict", "regex"),
+        *("repeat_penalty", "request_id", "return_tokens_as_token_ids"),
         *("spaces_between_special_tokens", "structured_outputs", "structural_tag", "thinking_token_budget"),
         *("truncate_prompt_tokens", "typical_p", "use_beam_search", "vllm_xargs"),
     }
@@ -131,6 +131,11 @@ class GenerationOptions(Body):
         ]
         | None
     ) = None
+
+    prompt_logprobs: (
+        Annotated[TopLogprobs, Field(description="Extension; of the prompt's tokens, without stream")] | None
+    ) = None
+    return_token_ids: Annotated[Flag, Field(description="Extension")] = False
 
     @property
     def stops(self) -> tuple[str, ...]:

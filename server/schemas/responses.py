@@ -86,6 +86,19 @@ class ChatChoice(Answer):
     message: ChatAnswerMessage
     logprobs: ChatLogprobs | None
     finish_reason: Literal["stop", "length"]
+    token_ids: list[int] | None = None
+
+
+class PromptToken(Answer):
+    """A token in one place of the prompt."""
+
+    logprob: float
+    rank: int | None
+    decoded_token: str
+
+
+PromptLogprobs = list[dict[str, PromptToken] | None]
+"""By position, then by token id; null for the first."""
 
 
 class ChatCompletion(Answer):
@@ -99,6 +112,8 @@ class ChatCompletion(Answer):
     service_tier: Literal["default"]
     choices: list[ChatChoice]
     usage: UsageAnswer
+    prompt_token_ids: list[int] | None = None
+    prompt_logprobs: PromptLogprobs | None = None
 
 
 class ChatDelta(Answer):
@@ -115,6 +130,7 @@ class ChatChunkChoice(Answer):
     delta: ChatDelta
     logprobs: ChatLogprobs | None
     finish_reason: Literal["stop", "length"] | None
+    token_ids: list[int] | None = None
 
 
 class ChatCompletionChunk(Answer):
@@ -128,14 +144,15 @@ class ChatCompletionChunk(Answer):
     service_tier: Literal["default"]
     choices: list[ChatChunkChoice]
     usage: UsageAnswer | None = None
+    prompt_token_ids: list[int] | None = None
 
 
 class CompletionLogprobs(Answer):
     """Of the tokens of a text; the lists go together."""
 
     tokens: list[str]
-    token_logprobs: list[float]
-    top_logprobs: list[dict[str, float]]
+    token_logprobs: list[float | None]
+    top_logprobs: list[dict[str, float] | None]
     text_offset: list[int]
 
 
@@ -146,6 +163,9 @@ class CompletionChoice(Answer):
     text: str
     logprobs: CompletionLogprobs | None
     finish_reason: Literal["stop", "length"]
+    token_ids: list[int] | None = None
+    prompt_token_ids: list[int] | None = None
+    prompt_logprobs: PromptLogprobs | None = None
 
 
 class Completion(Answer):
@@ -167,6 +187,8 @@ class CompletionChunkChoice(Answer):
     text: str
     logprobs: CompletionLogprobs | None
     finish_reason: Literal["stop", "length"] | None
+    token_ids: list[int] | None = None
+    prompt_token_ids: list[int] | None = None
 
 
 class CompletionChunk(Answer):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -65,6 +65,7 @@ class ChoiceText:
         self._entries: deque[_Entry] = deque()
         self._ready = ""
         self._released = 0
+        self._every_token = False
         self.completion_tokens = 0
         """Tokens up to and including the one that completed a stop string; the usage to report."""
 
@@ -72,6 +73,31 @@ class ChoiceText:
     def matched_stop(self) -> str | None:
         """The stop string that ended the choice."""
         return self._matcher.matched
+
+    def echo(
+        self, prompt: Sequence[int], hidden: Collection[int], logprobs: Sequence[TokenLogprobs] = ()
+    ) -> TextDelta:
+        """Begin with the prompt; its special tokens are text, for the client wrote them.
+
+        Stop strings are not looked for in it. With logprobs every token brings its entry from here on, also
+        one without text, so that a prompt's entries can be counted off.
+
+        Args:
+            prompt: token ids.
+            hidden: tokens that the client did not write.
+            logprobs: one for each token of the prompt, or none.
+        """
+        detokenizer, skips = self._detokenizer, self._detokenizer.skip_special
+        detokenizer.skip_special = False
+        pieces = [
+            detokenizer.no_text() if token in hidden else detokenizer.feed_token(token) for token in prompt
+        ]
+        detokenizer.skip_special = skips
+        text = "".join([piece.text for piece in pieces])
+        self._released = len(text)
+        self._every_token = bool(logprobs)
+        offsets = tuple(piece.start for piece in pieces) if logprobs else ()
+        return TextDelta(text, tuple(logprobs), offsets)
 
     def feed(self, token_ids: Sequence[int], logprobs: Sequence[TokenLogprobs] = ()) -> TextDelta:
         """Take the next tokens, with one entry for each if logprobs are wanted.
@@ -87,15 +113,23 @@ class ChoiceText:
             return self._release(len(self._ready))
         return self._release(self._whole_tokens())
 
-    def finish(self) -> TextDelta:
-        """The engine has ended the choice: what was held back is text after all."""
+    def finish(self, ender: TokenLogprobs | None = None) -> TextDelta:
+        """The engine has ended the choice: what was held back is text after all.
+
+        ``ender`` is of the token that ended it, which is no text.
+        """
         self._ready += self._matcher.finish()
+        if self._every_token:
+            end = self._released + len(self._ready)
+            if ender is not None:
+                self._entries.append(_Entry(end, end, ender))
+            return self._release(len(self._ready), through=end + 1)
         return self._release(len(self._ready))
 
     def _take(self, token_id: int, entry: TokenLogprobs | None) -> None:
         self.completion_tokens += 1
         piece = self._detokenizer.feed_token(token_id)
-        if entry is not None and piece.end > piece.start:
+        if entry is not None and (piece.end > piece.start or self._every_token):
             self._entries.append(_Entry(piece.start, piece.end, entry))
         self._ready += self._matcher.feed(piece.text)
 
@@ -113,11 +147,13 @@ class ChoiceText:
                 cut = entry.end
         return cut - self._released
 
-    def _release(self, count: int) -> TextDelta:
+    def _release(self, count: int, through: int | None = None) -> TextDelta:
+        """The next ``count`` characters, with the tokens that begin in them, or before ``through``."""
         text, self._ready = self._ready[:count], self._ready[count:]
         self._released += count
         out: list[_Entry] = []
-        while self._entries and self._entries[0].start < self._released:
+        limit = self._released if through is None else through
+        while self._entries and self._entries[0].start < limit:
             out.append(self._entries.popleft())
         return TextDelta(
             text,

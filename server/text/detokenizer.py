@@ -43,7 +43,7 @@ class IncrementalDetokenizer:
         self, tokens: TokenTable, *, skip_special_tokens: bool = True, continues_text: bool = False
     ) -> None:
         self._tokens = tokens
-        self._skip_special = skip_special_tokens
+        self.skip_special = skip_special_tokens
         self._strip_space = tokens.strips_leading_space and not continues_text
         self._incomplete = b""
         self._length = 0
@@ -56,7 +56,7 @@ class IncrementalDetokenizer:
         """The characters that one token completes, and where it lies in the text."""
         data = self._visible_bytes(token_id)
         if not data:
-            return TokenText("", self._length, self._length)
+            return self.no_text()
         if not self._incomplete:
             start = self._length
             return TokenText(self._decode(data), start, self._touched())
@@ -66,8 +66,12 @@ class IncrementalDetokenizer:
         text = head + self._decode(data[1:])
         return TokenText(text, start, self._touched())
 
+    def no_text(self) -> TokenText:
+        """What a token adds that is left out."""
+        return TokenText("", self._length, self._length)
+
     def _visible_bytes(self, token_id: int) -> bytes:
-        if self._skip_special and self._tokens.is_special(token_id):
+        if self.skip_special and self._tokens.is_special(token_id):
             return b""
         data = self._tokens.token_bytes(token_id)
         if data and self._strip_space:

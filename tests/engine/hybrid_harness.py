@@ -20,6 +20,7 @@ from engine.hybrid.executor import HybridExecutor
 from engine.kernels.loader import load_kernels
 from engine.kv_storage import KVStorage
 from engine.models.decoder import DecoderModel
+from engine.sampling.native import NativeSampler
 from scheduler.plan import (
     HostRow,
     IterationPlan,
@@ -81,6 +82,7 @@ def make_executor(
 ) -> tuple[HybridExecutor, dict[Tier, KVStorage]]:
     """With pages that hold no numbers yet."""
     kernels = load_kernels("auto", 1) if native else None
+    for_sampling = load_kernels("auto", 1) if native else None
     counts = {Tier.DEVICE: device_pages, Tier.HOST: host_pages}
     tiers = {tier: KVStorage(model.config, count, PAGE_SIZE, model.dtype) for tier, count in counts.items()}
     for storage in tiers.values():
@@ -99,6 +101,7 @@ def make_executor(
         costs=None,
         clock=MonotonicClock(),
         eos_token_ids=(),
+        sampler=None if for_sampling is None else NativeSampler(for_sampling),
     )
     return hybrid_executor(parts), tiers
 

@@ -22,10 +22,11 @@ from scheduler.plan import (
     SampledToken,
     SampleSpec,
     ScheduledSequence,
+    ScoredTokens,
     WaveProgress,
 )
 from scheduler.tier import Tier
-from scheduler.types import Request, SequenceId
+from scheduler.types import Request, SequenceId, TokenLogprobs
 
 VOCABULARY = 50
 
@@ -55,6 +56,11 @@ def expected_output(request: Request, choice: int, eos: int | None, context_leng
         stopped = tokens[-1] == eos and not request.sampling.ignore_eos
         if stopped or len(output) >= request.sampling.max_tokens or len(tokens) >= context_length:
             return output
+
+
+def expected_score(tokens: list[int]) -> float:
+    """Of the token after ``tokens``."""
+    return -float(next_token(tokens, 0, 0))
 
 
 @dataclass(slots=True)
@@ -106,11 +112,14 @@ class HashExecutor:
             for offset, token in enumerate(scheduled.token_ids):
                 position = scheduled.start + offset
                 self.kv[self._slot(scheduled.tier, scheduled.page_table, position)] = (position, token)
+        scores = [self._score(scheduled) for scheduled in plan.sequences if scheduled.score is not None]
         tokens = [self._sample(scheduled) for scheduled in plan.sequences if scheduled.sample is not None]
         if plan.overlap.mode is not PlanMode.ACCELERATOR_ONLY:
             tokens += self._advance()
         dropped, migrated = tuple(self._drop()), tuple(self._copy())
-        return IterationResult(plan.iteration, tuple(tokens), dropped, migrated, self._waves())
+        return IterationResult(
+            plan.iteration, tuple(tokens), dropped, migrated, self._waves(), scores=tuple(scores)
+        )
 
     def close(self) -> None:
         self.kv.clear()
@@ -236,6 +245,16 @@ class HashExecutor:
         length = scheduled.start + len(scheduled.token_ids)
         token = self._token(scheduled.tier, scheduled.page_table, length, scheduled.sample)
         return SampledToken(scheduled.sequence_id, token)
+
+    def _score(self, scheduled: ScheduledSequence) -> ScoredTokens:
+        """In place of a log-probability, a number that depends on all tokens before, read from the pages."""
+        assert scheduled.score is not None
+        first = scheduled.start + scheduled.score.first + 1
+        logprobs = []
+        for position, token in enumerate(scheduled.score.token_ids, first):
+            tokens = self._read(scheduled.tier, scheduled.page_table, position)
+            logprobs.append(TokenLogprobs(token, expected_score(tokens), ()))
+        return ScoredTokens(scheduled.sequence_id, tuple(logprobs))
 
     def _token(self, tier: Tier, table: tuple[int, ...], length: int, spec: SampleSpec) -> int:
         tokens = self._read(tier, table, length)

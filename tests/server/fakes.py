@@ -215,6 +215,7 @@ class FakeEngine:
             index=index,
             token_ids=tuple(tokens),
             logprobs=self._logprobs(request, tokens),
+            prompt_logprobs=self._scores(request) if position == 0 and index == 0 else (),
             finish_reason=reason,
             cached_tokens=self.cached_tokens if position == 0 else 0,
             tier=self.tier(index, position) if tokens else None,
@@ -231,6 +232,12 @@ class FakeEngine:
         if wanted is None:
             return ()
         return tuple(logprobs_of(token, wanted) for token in tokens)
+
+    def _scores(self, request: Request) -> tuple[TokenLogprobs, ...]:
+        wanted = request.sampling.prompt_logprobs
+        if wanted is None:
+            return ()
+        return tuple(logprobs_of(token, wanted) for token in request.prompt_token_ids[1:])
 
 
 def logprobs_of(token: int, wanted: int) -> TokenLogprobs:

@@ -153,7 +153,6 @@ async def test_a_body_of_exactly_the_limit(engine):
         (COMPLETIONS, {"prompt": [1, -1]}, 400, "invalid_value", "prompt"),
         (COMPLETIONS, {"prompt": [[-1]]}, 400, "invalid_value", "prompt"),
         (COMPLETIONS, {"prompt": ["x"] * 400}, 400, "array_above_max_length", "prompt"),
-        (COMPLETIONS, {"echo": True}, 400, "unsupported_parameter", "echo"),
     ],
 )
 @pytest.mark.parametrize("stream", [False, True])

@@ -165,13 +165,11 @@ def test_a_fault_in_a_chat_request_is_named(fields, code, param):
         ("guided_choice", ["a"]),
         ("guided_grammar", "a"),
         ("structured_outputs", {}),
-        ("prompt_logprobs", 1),
         ("echo", True),
         ("best_of", 2),
         ("chat_template", "{{ 1 }}"),
         ("use_beam_search", True),
         ("bad_words", ["x"]),
-        ("return_token_ids", True),
         ("truncate_prompt_tokens", 5),
         ("stream_options.include_obfuscation", {"include_obfuscation": True}),
         ("stream_options.continuous_usage_stats", {"continuous_usage_stats": True}),
@@ -267,16 +265,14 @@ def test_a_wrong_prompt(prompt, code):
     assert (error.code, error.param) == (code, "prompt")
 
 
-@pytest.mark.parametrize(
-    ("field", "value"), [("echo", True), ("best_of", 2), ("suffix", "x"), ("prompt_embeds", "x")]
-)
+@pytest.mark.parametrize(("field", "value"), [("best_of", 2), ("suffix", "x"), ("prompt_embeds", "x")])
 def test_completions_refuse_by_name(field, value):
     error = fault(CompletionRequest, {"model": "m", "prompt": "x", field: value})
     assert (error.code, error.param) == ("unsupported_parameter", field)
 
 
 def test_neutral_values_of_refused_completion_fields_pass():
-    data = {"model": "m", "prompt": "x", "echo": False, "best_of": 1.0, "suffix": None, "logprobs": 0}
+    data = {"model": "m", "prompt": "x", "echo": True, "best_of": 1.0, "suffix": None, "logprobs": 0}
     assert parse_request(CompletionRequest, data).logprobs == 0
 
 
