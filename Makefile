@@ -10,7 +10,7 @@ ARGS ?=
 VENV := .venv
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip
-NATIVE := $(wildcard engine/kernels/cpu/*)
+NATIVE := $(wildcard engine/kernels/cpu/* engine/kernels/cpu/*/*)
 # A process for each core, four at most; each begins with neighbours, which share what they load.
 WORKERS := -n logical --maxprocesses 4 --dist worksteal
 
