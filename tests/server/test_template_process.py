@@ -86,11 +86,10 @@ async def test_hostile_templates_cost_one_request_only(attack: str, message: str
         assert await one.render([USER]) == "fine"
 
 
-async def test_one_that_does_not_even_notice_the_time_is_ended(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("server.text.template_process.PATIENCE", 2)
-    async with process(
-        "{% if messages[0].content == 'attack' %}{{ 7 ** (10 ** 8 + messages|length) }}{% endif %}fine"
-    ) as one:
+async def test_one_that_outstays_the_server_is_ended(monkeypatch: pytest.MonkeyPatch) -> None:
+    """For whatever does not notice that its own time is up: here it may take more than the server waits."""
+    monkeypatch.setattr("server.text.template_process.PATIENCE", 0.1)
+    async with process("{% if messages[0].content == 'attack' %}" + LOOP + "{% endif %}fine", 20) as one:
         with pytest.raises(ChatTemplateError, match="too long"):
             await one.render([{"role": "user", "content": "attack"}])
         assert await one.render([USER]) == "fine"
