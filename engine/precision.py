@@ -88,4 +88,4 @@ def _quantized_types(checkpoint: Checkpoint) -> frozenset[str]:
     """Of the matrices that the model takes."""
     expected = expected_tensors(checkpoint.config)
     matrices = [name for name, shape in expected.items() if len(shape) == 2 and name in checkpoint.names]
-    return frozenset(checkpoint.type_name(name) for name in matrices) - FLOAT_TYPES
+    return frozenset(checkpoint.type_name(name) for name in matrices) - FLOAT_TYPES.keys()

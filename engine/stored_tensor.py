@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
+from types import MappingProxyType
 
 import torch
 
-FLOAT_TYPES = frozenset({"F32", "F16", "BF16"})
+FLOAT_TYPES: Mapping[str, torch.dtype] = MappingProxyType(
+    {"F32": torch.float32, "F16": torch.float16, "BF16": torch.bfloat16}
+)
 """The types that are plain numbers, by the names both file formats give them."""
 
 

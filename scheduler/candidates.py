@@ -94,8 +94,7 @@ class Candidates:
         if not self._times.main.rows:
             yield from self._alone(PlanMode.CATCH_UP)
             return
-        kept = 0.0
-        """The highest rate of those that keep the limits; fewer passes in more waves won't beat it."""
+        kept = 0.0  # the highest rate of those that keep the limits: fewer passes in more waves won't beat it
         for waves in self._waves():
             most = self._most(waves)
             useful = min(most.prediction.most_passes + _SPARE, waves * self._units)

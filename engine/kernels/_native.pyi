@@ -94,9 +94,6 @@ class PreparedRows:
     """Float activations as products want them; memory is kept for the next ones. One user at a time."""
 
     def __init__(self, instruction_set: str) -> None: ...
-    def prepare(self, values: int, count: int, stride: int, matrix: Matrix, pool: ThreadPool) -> None:
-        """Of [count][inputs] floats, rows ``stride`` floats apart; for any matrix that reads the same."""
-
     def dequantise(self, row: int, out: int) -> None:
         """What the integers of a row stand for, [inputs]."""
 
@@ -123,8 +120,6 @@ class Matrix:
     def inputs(self) -> int: ...
     @property
     def bytes(self) -> int: ...
-    @property
-    def tiles(self) -> int: ...
     def multiply(self, rows: PreparedRows, out: int, out_stride: int, bias: int, pool: ThreadPool) -> None:
         """To float32 [rows][outputs], rows ``out_stride`` floats apart; ``bias`` [outputs] or 0.
 
@@ -143,7 +138,7 @@ class Matrix:
         bias: int,
         pool: ThreadPool,
     ) -> None:
-        """``prepared.prepare`` and ``multiply`` in one call."""
+        """Prepare [count][inputs] floats, rows ``stride`` floats apart, and ``multiply``."""
 
     def rows(self, ids: int, count: int, out: int) -> None:
         """Outputs as floats, [count][inputs], by int64 ids: an embedding's lookup.

@@ -11,18 +11,15 @@ from typing import TYPE_CHECKING, Literal, NamedTuple
 import torch
 
 from engine.kernels.loader import Kernels
-from engine.stored_tensor import StoredTensor
+from engine.stored_tensor import FLOAT_TYPES, StoredTensor
 
 if TYPE_CHECKING:
     from engine.kernels import _native
 
 PACKED_TYPES = frozenset({"Q4_0", "Q4_1", "Q5_0", "Q5_1", "Q8_0", "Q4_K", "Q5_K", "Q6_K"})
 """GGUF's types that stay packed."""
-DTYPES: Mapping[str, torch.dtype] = MappingProxyType(
-    {"F32": torch.float32, "F16": torch.float16, "BF16": torch.bfloat16}
-)
+FLOATS: Mapping[torch.dtype, str] = MappingProxyType({dtype: name for name, dtype in FLOAT_TYPES.items()})
 """GGUF's names of the float types, which are multiplied as they are."""
-FLOATS: Mapping[torch.dtype, str] = MappingProxyType({dtype: name for name, dtype in DTYPES.items()})
 BLOCK_INPUTS = 32
 """What floats are quantised to comes in whole blocks of so many inputs."""
 QUANTIZED_AS: Mapping[Literal["int8", "int4"], str] = MappingProxyType({"int8": "Q8_0", "int4": "Q4_1"})

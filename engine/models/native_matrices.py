@@ -13,7 +13,6 @@ from torch import Tensor
 from engine.kernels.loader import Kernels
 from engine.kernels.matrices import (
     BLOCK_INPUTS,
-    DTYPES,
     FLOATS,
     PACKED_TYPES,
     QUANTIZED_AS,
@@ -24,7 +23,7 @@ from engine.kernels.matrices import (
 from engine.models.embedding import Embedding
 from engine.models.layers import LinearMap, dtype_name
 from engine.models.native_linear import NativeEmbedding, NativeLinear
-from engine.stored_tensor import StoredTensor
+from engine.stored_tensor import FLOAT_TYPES, StoredTensor
 
 Quantization = Literal["int8", "int4"] | None
 """What float weights become, if anything."""
@@ -94,7 +93,7 @@ class NativeMatrices:
             whole = exact.shape[1] % BLOCK_INPUTS == 0
             return MatrixPart(exact, QUANTIZED_AS[quantize_to] if whole else exact.type_name)
         # In float32 all float types are exact as they are, and narrow ones are read faster.
-        as_it_is = stored is not None and self._dtype == torch.float32 and stored.type_name in DTYPES
+        as_it_is = stored is not None and self._dtype == torch.float32 and stored.type_name in FLOAT_TYPES
         floats = stored if stored and as_it_is else self._floats(name, stored, FLOATS[self._dtype])
         return MatrixPart(floats, floats.type_name)
 
@@ -102,14 +101,14 @@ class NativeMatrices:
         """The file's own numbers if they are of this type, else converted ones."""
         if stored is not None and stored.type_name == type_name:
             return stored
-        loaded = self._source.load(name, DTYPES[type_name])
+        loaded = self._source.load(name, FLOAT_TYPES[type_name])
         return StoredTensor(type_name, tuple(loaded.shape), loaded.data_ptr(), loaded, None)
 
 
 def _elements(parts: Sequence[MatrixPart]) -> Counter[str]:
     elements: Counter[str] = Counter()
     for part in parts:
-        dtype = DTYPES.get(part.format)
+        dtype = FLOAT_TYPES.get(part.format)
         name = part.format if dtype is None else dtype_name(dtype)
         elements[name] += math.prod(part.source.shape)
     return elements

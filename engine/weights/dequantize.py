@@ -6,17 +6,12 @@ The package is imported when blocks are met: weights that stay packed leave none
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
-from types import MappingProxyType
 
 import numpy as np
 import torch
 
+from engine.stored_tensor import FLOAT_TYPES
 from engine.weights.gguf_types import GgufType
-
-_FLOATS: Mapping[str, torch.dtype] = MappingProxyType(
-    {"F32": torch.float32, "F16": torch.float16, "BF16": torch.bfloat16}
-)
 
 DEQUANTIZABLE = frozenset(
     {"F32", "F16", "BF16", "Q4_0", "Q4_1", "Q5_0", "Q5_1", "Q8_0", "Q4_K", "Q5_K", "Q6_K"}
@@ -41,8 +36,8 @@ def dequantized(
     Returns:
         A new contiguous tensor of ``shape``.
     """
-    if type_.name in _FLOATS:
-        plain = torch.from_numpy(np.frombuffer(data, dtype=np.uint8).copy()).view(_FLOATS[type_.name])
+    if type_.name in FLOAT_TYPES:
+        plain = torch.from_numpy(np.frombuffer(data, dtype=np.uint8).copy()).view(FLOAT_TYPES[type_.name])
         return plain.to(dtype).reshape(shape)
     from gguf.constants import GGMLQuantizationType
     from gguf.quants import dequantize

@@ -9,7 +9,6 @@ import asyncio
 from collections.abc import AsyncIterable, AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
-from types import MappingProxyType
 
 import msgspec
 
@@ -29,10 +28,8 @@ from server.metrics.registry import ENDINGS
 from server.text.choice_text import ChoiceText
 from server.text.tokenizer import TokenTable
 
-ENDINGS_BY_ERROR = MappingProxyType(
-    {"timeout": "timeout", "queue_timeout": "queue_timeout", "abort": "abort"}
-)
-"""How a request ended, by what its error says of it; else ``error``."""
+ENDING_ERRORS = frozenset({"timeout", "queue_timeout", "abort"})
+"""What an error may say of how its request ended; else that is ``error``."""
 
 Batch = tuple[ChoiceOutput, ...]
 Arrival = tuple[int, Batch | Exception | None]
@@ -294,7 +291,7 @@ async def running(
         with limits.watching(generation, job, record):
             yield generation
     except ApiError as error:
-        ending = ENDINGS_BY_ERROR.get(error.rejection, "error")
+        ending = error.rejection if error.rejection in ENDING_ERRORS else "error"
         raise
     finally:
         if generation.finished:

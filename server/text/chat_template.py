@@ -159,18 +159,6 @@ def template_sources(tokenizer: Tokenizer, override: Path | None = None) -> Temp
     return TemplateSources({"default": source}, tokenizer.special_tokens, override)
 
 
-def load_chat_template(tokenizer: Tokenizer, override: Path | None = None) -> ChatTemplate:
-    """The same, compiled.
-
-    A model without one still gets a ChatTemplate, whose ``render`` says so: it can do completions.
-
-    Raises:
-        ModelError: the template is no valid Jinja, or the file can't be read.
-    """
-    found = template_sources(tokenizer, override)
-    return ChatTemplate(found.by_name, special_tokens=found.special_tokens, where=found.where)
-
-
 def _prepared(message: Message, variant: _Variant) -> dict[str, Any]:
     prepared = {key: value for key, value in message.items() if value is not None}
     if prepared.get("role") == "developer" and not variant.knows_developer:

@@ -15,7 +15,7 @@ from typing import Any, Protocol
 
 from configs.environment import inherited_environment
 from engine.model_error import ModelError
-from server.text.chat_template import ChatTemplate, ChatTemplateError, Message, TemplateSources
+from server.text.chat_template import ChatTemplateError, Message, TemplateSources
 from server.text.plain_text import PlainText
 from server.text.template_worker import LENGTH_BYTES, LOADING_SECONDS
 
@@ -40,26 +40,6 @@ class Renderer(Protocol):
         variables: Mapping[str, Any] | None = None,
     ) -> str:
         """The prompt for a conversation. Raises ChatTemplateError."""
-
-
-@dataclass(frozen=True, slots=True)
-class InPlace:
-    """Renders in this process: for templates that are trusted, as in tests."""
-
-    template: ChatTemplate
-
-    async def render(
-        self,
-        messages: Sequence[Message],
-        *,
-        tools: Sequence[Mapping[str, Any]] | None = None,
-        add_generation_prompt: bool = True,
-        variables: Mapping[str, Any] | None = None,
-    ) -> str:
-        """The prompt for a conversation."""
-        return self.template.render(
-            messages, tools=tools, add_generation_prompt=add_generation_prompt, **(variables or {})
-        )
 
 
 @dataclass

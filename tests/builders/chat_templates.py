@@ -4,6 +4,18 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
+from server.text.chat_template import ChatTemplate, template_sources
+from server.text.tokenizer import Tokenizer
+
+
+def loaded(tokenizer: Tokenizer, override: Path | None = None) -> ChatTemplate:
+    """A model's chat template, or a file's, compiled; nothing in it is kept from users."""
+    found = template_sources(tokenizer, override)
+    return ChatTemplate(found.by_name, special_tokens=found.special_tokens, where=found.where)
+
+
 CHATML = """{% for message in messages %}{{'<|im_start|>' + message['role'] + '\n' + message['content'] + '<|im_end|>' + '\n'}}\
 {% endfor %}{% if add_generation_prompt %}{{ '<|im_start|>assistant\n' }}{% endif %}"""
 

@@ -20,7 +20,6 @@ from server.metrics.registry import Metrics
 from server.services import Services
 from server.text.chat_template import ChatTemplate
 from server.text.sampling_defaults import SamplingDefaults
-from server.text.template_process import InPlace
 from server.text.tokenizer import Tokenizer, Vocabulary
 
 MODEL = "org/tiny"
@@ -244,6 +243,16 @@ def logprobs_of(token: int, wanted: int) -> TokenLogprobs:
     """The sampled token is never among the likeliest, so that both are seen."""
     top = tuple(((token + 1 + rank) % 256, -0.5 - rank) for rank in range(wanted))
     return TokenLogprobs(token, -2.0, top)
+
+
+@dataclass(frozen=True, slots=True)
+class InPlace:
+    """Renders templates, which are trusted here, without a process of their own."""
+
+    template: ChatTemplate
+
+    async def render(self, messages, *, variables=None, **options) -> str:
+        return self.template.render(messages, **options, **(variables or {}))
 
 
 def make_services(engine: FakeEngine, keys: KeyRing | None = None, **settings: object) -> Services:

@@ -15,7 +15,7 @@ from transformers import PreTrainedTokenizerFast
 
 from engine.model_error import ModelError
 from engine.weights.source import resolve
-from server.text.chat_template import ChatTemplate, ChatTemplateError, load_chat_template
+from server.text.chat_template import ChatTemplate, ChatTemplateError
 from server.text.content_format import content_format
 from server.text.template_environment import template_environment
 from server.text.tokenizer import Tokenizer, Vocabulary, load_tokenizer
@@ -254,15 +254,15 @@ def test_loading_from_a_tokenizer_or_a_file(tmp_path: Path):
         special_tokens={"bos_token": "<s>"},
         chat_templates={"default": "{{ bos_token }}model's"},
     )
-    assert load_chat_template(tokenizer).render([USER]) == "<s>model's"
+    assert written.loaded(tokenizer).render([USER]) == "<s>model's"
     file = tmp_path / "mine.jinja"
     file.write_text("{{ bos_token }}meiné", encoding="utf-8")
-    assert load_chat_template(tokenizer, file).render([USER]) == "<s>meiné"
+    assert written.loaded(tokenizer, file).render([USER]) == "<s>meiné"
     with pytest.raises(ModelError, match=r"other\.jinja: the chat template can't be read"):
-        load_chat_template(tokenizer, tmp_path / "other.jinja")
+        written.loaded(tokenizer, tmp_path / "other.jinja")
     file.write_text("{% broken")
     with pytest.raises(ModelError, match=r"mine\.jinja: chat template 'default' is no valid Jinja"):
-        load_chat_template(tokenizer, file)
+        written.loaded(tokenizer, file)
 
 
 def test_tool_arguments_too_deep_to_read_stay_text():

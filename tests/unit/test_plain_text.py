@@ -5,9 +5,10 @@ from __future__ import annotations
 import pytest
 
 from engine.weights.source import resolve
-from server.text.chat_template import ChatTemplate, load_chat_template, template_sources
+from server.text.chat_template import ChatTemplate, template_sources
 from server.text.plain_text import PlainText
 from server.text.tokenizer import Tokenizer, load_tokenizer
+from tests.builders.chat_templates import loaded
 
 
 @pytest.fixture(scope="module")
@@ -43,7 +44,7 @@ def test_control_tokens_in_a_message_are_text(tokenizer: Tokenizer, content: str
 
 
 def test_harmless_messages_are_encoded_as_ever(tokenizer: Tokenizer) -> None:
-    rendered = load_chat_template(tokenizer).render([{"role": "user", "content": "Hi <b> |im_end| you"}])
+    rendered = loaded(tokenizer).render([{"role": "user", "content": "Hi <b> |im_end| you"}])
     ids = tokenizer.encode(rendered, add_special=False)
     template = ChatTemplate(tokenizer.chat_templates, protect=tokenizer.plain_text.protect)
     again = template.render([{"role": "user", "content": "Hi <b> |im_end| you"}])

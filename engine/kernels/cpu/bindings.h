@@ -12,6 +12,8 @@ T* pointer(uintptr_t address) {
     return reinterpret_cast<T*>(address);
 }
 
-void bind_sampling(nanobind::module_& module);
+void bind_dense(nanobind::module_& module);     // Matrix, PreparedRows
+void bind_sampling(nanobind::module_& module);  // BatchSampler
+void bind_step(nanobind::module_& module);      // Step and its parts
 
 }  // namespace tandem

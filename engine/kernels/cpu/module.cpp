@@ -7,11 +7,9 @@
 #include "attention_context.h"
 #include "attention_driver.h"
 #include "attention_plan.h"
-#include "bind_dense.h"
 #include "bindings.h"
 #include "host_memory.h"
 #include "instruction_sets.h"
-#include "step/bind_step.h"
 #include "thread_pool.h"
 
 namespace nb = nanobind;

@@ -1,5 +1,3 @@
-#include "bind_dense.h"
-
 #include <nanobind/stl/shared_ptr.h>
 #include <nanobind/stl/string.h>
 #include <nanobind/stl/tuple.h>
@@ -7,6 +5,7 @@
 
 #include <tuple>
 
+#include "bindings.h"
 #include "matrix.h"
 #include "pack.h"
 #include "prepared_rows.h"
@@ -19,11 +18,6 @@ namespace tandem {
 namespace {
 
 using Source = std::tuple<int, int, uintptr_t, uintptr_t>;  // format, outputs, rows, order
-
-template <class T>
-T* pointer(uintptr_t address) {
-    return reinterpret_cast<T*>(address);
-}
 
 std::shared_ptr<Matrix> make_matrix(int inputs, const std::vector<Source>& sources, const std::string& instruction_set,
                                     const std::shared_ptr<ThreadPool>& pool) {
@@ -57,13 +51,6 @@ void bind_dense(nb::module_& module) {
              }),
              "instruction_set"_a)
         .def(
-            "prepare",
-            [](PreparedRows& self, uintptr_t values, int64_t count, ptrdiff_t stride, const Matrix& matrix,
-               ThreadPool& pool) {
-                self.prepare({count, pointer<const float>(values), stride}, matrix.inputs(), matrix.forms(), pool);
-            },
-            "values"_a, "count"_a, "stride"_a, "matrix"_a, "pool"_a, released)
-        .def(
             "dequantise",
             [](const PreparedRows& self, int64_t row, uintptr_t out) { self.dequantise(row, pointer<float>(out)); },
             "row"_a, "out"_a, released);
@@ -73,7 +60,6 @@ void bind_dense(nb::module_& module) {
         .def_prop_ro("outputs", &Matrix::outputs)
         .def_prop_ro("inputs", &Matrix::inputs)
         .def_prop_ro("bytes", &Matrix::bytes)
-        .def_prop_ro("tiles", &Matrix::tiles)
         .def(
             "multiply",
             [](const Matrix& self, const PreparedRows& rows, uintptr_t out, ptrdiff_t out_stride, uintptr_t bias,

@@ -1,8 +1,6 @@
 // A weight, laid out once for products with few or many rows of activations.
 //
-// In a step of one's own: rows.resize(count, inputs, matrix.forms()), rows.prepare_row(row, floats) for each row, and
-// after all of them multiply_tiles() for ranges that together are [0, tiles()), on any threads. Outputs don't
-// depend on how the tiles are divided, on threads, or on which other rows there are.
+// Outputs don't depend on threads, or on which other rows there are.
 #pragma once
 
 #include <cstdlib>
@@ -43,14 +41,6 @@ public:
     void multiply(const PreparedRows& rows, float* out, ptrdiff_t out_stride, const float* bias,
                   ThreadPool& pool) const;
 
-    // Tiles are 16 outputs each (a source's last one fewer): one thread's share. Neither checks nor allocates.
-    int tiles() const { return tiles_; }
-    void multiply_tiles(const PreparedRows& rows, int first, int last, float* out, ptrdiff_t out_stride,
-                        const float* bias) const;
-    // So many tiles are worth handing out at once.
-    int tiles_together(int64_t rows, int threads) const;
-    void check(const PreparedRows& rows) const;
-
     // Outputs `ids` as floats, [count][inputs]: an embedding's lookup. Throws std::out_of_range.
     void rows(const int64_t* ids, int64_t count, float* out) const;
 
@@ -69,6 +59,11 @@ private:
     void add_part(const WeightSource& source);
     void pack(const std::vector<WeightSource>& sources, ThreadPool& pool);
     void pack_tile(const Part& part, const WeightSource& source, int tile) const;
+    void check(const PreparedRows& rows) const;
+    // So many tiles, of 16 outputs each (a source's last one fewer), are worth handing out at once.
+    int tiles_together(int64_t rows, int threads) const;
+    void multiply_tiles(const PreparedRows& rows, int first, int last, float* out, ptrdiff_t out_stride,
+                        const float* bias) const;
     void multiply_part(const Part& part, const PreparedRows& rows, int first, int last, float* out,
                        ptrdiff_t out_stride, const float* bias) const;
 

@@ -75,12 +75,6 @@ void PreparedRows::prepare(const Rows& rows, int inputs, int forms, ThreadPool& 
     pool.run(prepare_some, &call, rows.count * inputs < kSmall);
 }
 
-void PreparedRows::prepare(const Rows& rows, int inputs, int forms) {
-    resize(rows.count, inputs, forms);
-    Preparing call{*this, rows};
-    prepare_some(&call, 0);
-}
-
 void PreparedRows::dequantise(int64_t row, float* out) const {
     if (row < 0 || row >= rows_ || !(forms_ & kIntegerForm)) throw std::out_of_range("there is no such row");
     const int64_t group = row / kGroupRows;

@@ -32,8 +32,6 @@ public:
     void resize(int64_t rows, int inputs, int forms);
     void prepare_row(int64_t row, const float* values);
     void prepare(const Rows& rows, int inputs, int forms, ThreadPool& pool);
-    // Only the calling thread: for a part of a larger phase.
-    void prepare(const Rows& rows, int inputs, int forms);
 
     int64_t rows() const { return rows_; }
     int inputs() const { return inputs_; }

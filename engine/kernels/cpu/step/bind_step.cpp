@@ -1,9 +1,8 @@
-#include "bind_step.h"
-
 #include <nanobind/stl/shared_ptr.h>
 #include <nanobind/stl/string.h>
 #include <nanobind/stl/vector.h>
 
+#include "bindings.h"
 #include "step.h"
 
 namespace nb = nanobind;
@@ -14,11 +13,6 @@ namespace tandem {
 namespace {
 
 using Weights = std::vector<float>;
-
-template <class T>
-T* pointer(uintptr_t address) {
-    return reinterpret_cast<T*>(address);
-}
 
 Activation activation(int code) {
     if (code < 0 || code >= kActivations) throw std::invalid_argument("there is no such activation");

@@ -6,7 +6,7 @@
 #include <nanobind/stl/string.h>
 
 #include "bindings.h"
-#include "sampling/batch_sampler.h"
+#include "batch_sampler.h"
 
 namespace nb = nanobind;
 using namespace nb::literals;
